@@ -1,0 +1,64 @@
+"""The five kinds of row. What a dataset is, is which of these it gives."""
+
+from dataclasses import dataclass
+
+__all__ = ["KINDS", "Choice", "Labelled", "Pair", "Prompt", "Row", "Text"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What every row has."""
+
+    id: str
+    axis: str = ""
+    """The social axis it belongs to (gender, race, ...)."""
+    group: str = ""
+    """The part of the dataset it is reported under (a scale, a domain, a bias type)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Row):
+    """Ordinary text."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair(Row):
+    """Two texts, the first the more stereotyped."""
+
+    more: str
+    less: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Row):
+    """A context with options, the right one and the stereotyped one."""
+
+    context: str
+    options: tuple[str, ...]
+    answer: int
+    stereotyped: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt(Row):
+    """The beginning of a text and the words compared as its next token."""
+
+    text: str
+    words: tuple[str, ...]
+    subject: str = ""
+    """Whom the prompt is about (a profession)."""
+    hint: str = ""
+    """The word among `words` that the prompt itself gives away, if any."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled(Row):
+    """A text with its labels."""
+
+    text: str
+    labels: tuple[str, ...]
+
+
+KINDS: dict[str, type[Row]] = {kind.__name__: kind for kind in (Text, Pair, Choice, Prompt, Labelled)}

@@ -1,0 +1,119 @@
+"""A user's own rows from a JSON Lines, CSV or Parquet file; a broken line or a missing column is named."""
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pyarrow.parquet
+
+from evenhand.config import Refusal, options
+from evenhand.data._base import Dataset, Source
+from evenhand.data._rows import KINDS, Row
+from evenhand.words import AXES
+
+__all__ = ["File"]
+
+MANY = ("words", "options", "labels")
+
+
+@options
+class File(Dataset):
+    """Any file with one row an example; columns are found by name and may be renamed (--set data.text=bio)."""
+
+    kind: ClassVar = Row
+    source: ClassVar = Source(citation="the user's own file")
+    splits: ClassVar = ("train", "dev", "test")
+
+    path: str = ""
+    """The file: .jsonl, .csv, .tsv or .parquet."""
+    rows_are: Literal["Text", "Pair", "Choice", "Prompt", "Labelled"] = "Text"
+    """The kind of row the file holds; a metric or method sets it to what it reads."""
+    axis: Literal["gender", "race", "religion", "age"] = "gender"
+    """The axis of rows that name none; gives prompts their words."""
+    text: str = "text"
+    """The column with the text or prompt."""
+    words: str = "words"
+    """The column with the words compared (a list, or separated by |); without it the axis' words."""
+    hint: str = "hint"
+    """The column with the word a prompt gives away."""
+    subject: str = "subject"
+    """The column that says whom a prompt is about."""
+    group: str = "group"
+    """The column results are split by."""
+
+    def rows(self, split: str) -> Iterator[Row]:
+        """Every row of the file, whatever the split."""
+        path = Path(self.path)
+        if not path.is_file():
+            raise Refusal(f"There is no file {self.path}; --data takes a dataset's name or a .jsonl, .csv or .parquet file.")
+        found = False
+        for number, record in read_records(path):
+            found = True
+            yield self.row(path, number, record)
+        if not found:
+            raise Refusal(f"{path} has no rows; give a file with at least one example.")
+
+    def row(self, path: Path, number: int, record: dict[str, Any]) -> Row:
+        """One record as a row of the kind asked for."""
+        kind = KINDS[self.rows_are]
+        values: dict[str, Any] = {}
+        for field in fields(kind):
+            column = getattr(self, field.name) if field.name in ("text", "words", "hint", "subject", "group") else field.name
+            if record.get(column) not in (None, ""):
+                values[field.name] = as_tuple(record[column]) if field.name in MANY else record[column]
+            elif field.name == "words":
+                values["words"] = AXES[self.axis].words
+            elif field.name == "id":
+                values["id"] = f"row-{number}"
+            elif field.default is MISSING:
+                raise Refusal(
+                    f'{path.name}, row {number}: no column "{column}" (columns: {", ".join(map(str, record))}). '
+                    f"Name it with --set data.{field.name}=COLUMN."
+                )
+        for name in ("text", "hint", "subject", "group", "id"):
+            if name in values:
+                values[name] = str(values[name])
+        return kind(**{"axis": self.axis, **values})
+
+
+def as_tuple(value: Any) -> tuple[str, ...]:
+    """A list as it is, a text cut at |."""
+    return tuple(str(item).strip() for item in (value.split("|") if isinstance(value, str) else value))
+
+
+def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Numbered records of a file, by its ending."""
+    ending = path.suffix.lower()
+    if ending in (".jsonl", ".json"):
+        yield from read_json_lines(path)
+    elif ending in (".csv", ".tsv"):
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            for number, record in enumerate(csv.DictReader(file, delimiter="\t" if ending == ".tsv" else ","), 1):
+                if None in record:
+                    raise Refusal(f"{path.name}, row {number}: more cells than columns; quote cells that contain the separator.")
+                yield number, record
+    elif ending == ".parquet":
+        try:
+            yield from enumerate(pyarrow.parquet.read_table(path).to_pylist(), 1)
+        except (OSError, ValueError) as error:
+            raise Refusal(f"{path.name} is not a Parquet file: {' '.join(str(error).split())[:120]}.") from None
+    else:
+        raise Refusal(f"{path.name}: evenhand reads .jsonl, .csv, .tsv and .parquet files; convert it to one of them.")
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """One JSON object a line; blank lines are passed over."""
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise Refusal(f"{path.name}, row {number}: not valid JSON ({error.msg}); mend or delete the line.") from None
+            if not isinstance(record, dict):
+                raise Refusal(f"{path.name}, row {number}: not a JSON object; write one {{...}} a line.")
+            yield number, record

@@ -1,0 +1,101 @@
+"""Context managers that look into a model or start it in the middle; nothing is left on it afterwards.
+
+n rows, s positions, d hidden size, m positions read."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from evenhand.lm import LM
+
+__all__ = ["block_inputs", "head_inputs", "reading_at", "starting_at"]
+
+
+@contextlib.contextmanager
+def hooked(handles: list[Any]) -> Iterator[None]:
+    """Remove hooks on the way out, whatever happens."""
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The hidden states a block is called with."""
+    return args[0] if args else kwargs["hidden_states"]
+
+
+@contextlib.contextmanager
+def block_inputs(lm: LM, blocks: Sequence[int]) -> Iterator[dict[int, Tensor]]:
+    """What each of these blocks reads in the next forward pass; number len(blocks) is what the last one writes."""
+    seen: dict[int, Tensor] = {}
+
+    def reader(block: int) -> Callable[..., None]:
+        def read(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            seen[block] = given(args, kwargs)
+
+        return read
+
+    def written(_: nn.Module, __: Any, output: Any) -> None:
+        seen[len(lm.blocks)] = output[0] if isinstance(output, tuple) else output
+
+    handles: list[Any] = [
+        lm.blocks[block].register_forward_pre_hook(reader(block), with_kwargs=True)
+        for block in blocks
+        if block < len(lm.blocks)
+    ]
+    if len(lm.blocks) in blocks:
+        handles.append(lm.blocks[-1].register_forward_hook(written))
+    with hooked(handles):
+        yield seen
+
+
+@contextlib.contextmanager
+def head_inputs(lm: LM) -> Iterator[list[Tensor]]:
+    """What the output head reads: the hidden states after the final norm."""
+    seen: list[Tensor] = []
+
+    def read(_: nn.Module, args: tuple[Any, ...]) -> None:
+        seen.append(args[0])
+
+    with hooked([lm.head.register_forward_pre_hook(read)]):
+        yield seen
+
+
+@contextlib.contextmanager
+def reading_at(lm: LM, rows: Tensor, positions: Tensor) -> Iterator[None]:
+    """Give the output head only these positions, so that the logits are [1, m, v]: the vocabulary is most of the work."""
+
+    def select(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (args[0][rows, positions].unsqueeze(0), *args[1:])  # [1, m, d]
+
+    with hooked([lm.head.register_forward_pre_hook(select)]):
+        yield
+
+
+@contextlib.contextmanager
+def starting_at(lm: LM, block: int, hidden: Tensor) -> Iterator[None]:
+    """Run the model from a block on, as if the blocks below had written `hidden` [n, s, d].
+
+    The model's own forward still makes masks and positions, so this holds for every family."""
+
+    def replace(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if args:
+            return (hidden, *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": hidden}
+
+    def skip(*args: Any, **kwargs: Any) -> Any:
+        return given(args, kwargs)
+
+    below = lm.blocks[:block]
+    for module in below:
+        module.forward = skip
+    try:
+        with hooked([lm.blocks[block].register_forward_pre_hook(replace, with_kwargs=True)]):
+            yield
+    finally:
+        for module in below:
+            del module.forward

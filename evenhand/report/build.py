@@ -1,0 +1,99 @@
+"""A run folder becomes report.html: one file, no script, nothing loaded from outside."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+from markupsafe import Markup
+
+from evenhand.report import figures, story, tables
+from evenhand.report.folder import RunFolder, read, slices
+
+HERE = Path(__file__).parent
+
+
+def build(folder: Path) -> Path:
+    """Write `folder/report.html` from the folder's files alone, and return its path."""
+    page = _render(read(Path(folder)))
+    path = Path(folder) / "report.html"
+    # Written aside and renamed, so that a reader never meets half a page.
+    handle, aside = tempfile.mkstemp(prefix=".report-", suffix=".html", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(page.encode("utf-8", errors="replace"))
+        os.chmod(aside, 0o644)
+        os.replace(aside, path)
+    except BaseException:
+        os.unlink(aside)
+        raise
+    return path
+
+
+def _render(run: RunFolder) -> str:
+    loader = jinja2.FileSystemLoader(HERE)
+    templates = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    style = Markup((HERE / "style.css").read_text("utf-8"))
+    return templates.get_template("template.html").render(style=style, **_scores(run), **_pictures(run), **_rest(run))
+
+
+def _scores(run: RunFolder) -> dict[str, Any]:
+    rows = tables.scores(run)
+    strips = {
+        row.key: figures.interval_strip({s: found[row.key] for s, found in run.scores.items() if row.key in found})
+        for row in rows
+    }
+    return {
+        "title": story.title(run),
+        "headline": story.headline(run),
+        "facts": _facts(run),
+        "states": list(run.scores),
+        "rows": rows,
+        "strips": strips,
+        "groups": tables.groups(run),
+        "extras": tables.extras(run),
+    }
+
+
+def _facts(run: RunFolder) -> list[tuple[str, str]]:
+    named = {"command": run.config.get("command"), "model": run.config.get("model"), "method": story.method_name(run)}
+    others = {key: run.config.get(key) for key in ("data", "seed", "limit")}
+    shown = {**named, **others, "device": run.environment.get("device")}
+    return [(key, str(value)) for key, value in shown.items() if isinstance(value, str | int) and value != ""]
+
+
+def _pictures(run: RunFolder) -> dict[str, Any]:
+    parts = slices(run.tables.get("afgb", {}))
+    compared = [(part, figures.words(part, f"words{n}"), story.about_words(part)) for n, part in enumerate(parts)]
+    leaning = [(part, figures.leaning(part, f"leaning{n}"), story.about_leaning(part)) for n, part in enumerate(parts)]
+    by_scale = {s: found["afgb"] for s, found in run.scores.items() if found.get("afgb", {}).get("groups")}
+    return {
+        "compared": compared,
+        "leaning": leaning,
+        "by_scale": figures.groups(by_scale, "scale") if by_scale else None,
+        "blocks": None if run.ranking is None else (figures.blocks(run.ranking), story.about_blocks(run.ranking)),
+        "ranking": None if run.ranking is None else tables.ranking(run.ranking),
+        "curve": _curve(run),
+    }
+
+
+def _curve(run: RunFolder) -> tuple[Markup, str] | None:
+    if run.curve is None:
+        return None
+    return figures.curve(run.curve), story.about_curve(run.curve, run.results.get("train") or {})
+
+
+def _rest(run: RunFolder) -> dict[str, Any]:
+    examples = [(story.metric_name(metric), tables.changed(found)) for metric, found in run.tables.items()]
+    return {
+        "cards": tables.cards(run),
+        "phases": tables.phases(run),
+        "examples": [(name, rows) for name, rows in examples if rows],
+        "command": str(run.environment.get("command", "")),
+        "environment": tables.environment(run),
+        "config": yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True, width=100),
+    }

@@ -1,0 +1,274 @@
+"""The figures of the page, each drawn for a desktop and for a phone (see svg.inline)."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+from matplotlib.axes import Axes
+
+from evenhand.report.folder import Slice
+from evenhand.report.plain import known, number
+from evenhand.report.story import chosen_blocks
+from evenhand.report.svg import AFTER, BEFORE, INK, LINE, MUTED, PAGE, PARTS, QUIET, Sheet, clean, inline
+
+COLOURS = {"before": BEFORE, "after": AFTER, "measured": AFTER}
+DENSE = 200  # steps from which a training curve is drawn smoothed
+TOP = 20  # professions in the dumbbell plot
+
+
+def _fill(state: str) -> str:
+    """Before is hollow and after is filled, so that colour is never the only sign."""
+    return PAGE if state == "before" else COLOURS[state]
+
+
+def words(part: Slice, name: str) -> Markup:
+    """Each subject's probability for each word: a scatter for two words, strips of shares for more."""
+    label = f"Probability of {', '.join(part.words)} for each profession: {', '.join(part.means)}"
+    return inline(name, label, lambda sheet: (_scatter if len(part.words) == 2 else _strips)(sheet, part))
+
+
+def _scatter(sheet: Sheet, part: Slice) -> None:
+    first, second = part.words
+    top = 1.06 * max(float(m.to_numpy().max()) for m in part.means.values()) or 1.0
+    count = len(part.means)
+    rows, columns = (count, 1) if sheet.narrow else (1, 2)
+    height = count * 350 if sheet.narrow else 520
+    panels = sheet.panels(rows, columns, height)
+    for panel in panels[count:]:
+        panel.remove()
+    for panel, (state, means) in zip(panels, part.means.items(), strict=False):
+        panel.plot([0, top], [0, top], color=MUTED, linewidth=1, linestyle=(0, (4, 4)))
+        x, y = means[first].to_numpy(), means[second].to_numpy()
+        dots = panel.scatter(x, y, s=30, color=_fill(state), edgecolor=COLOURS[state], linewidth=1.2, alpha=0.8)
+        sheet.hint(dots, [f"{s}: {first} {number(a)}, {second} {number(b)}" for s, a, b in zip(means.index, x, y)])
+        _name_extremes(panel, means, top, 4 if sheet.narrow else 6)
+        panel.set(xlim=(0, top), ylim=(0, top), aspect="equal", title=_heading(state))
+        panel.set(xlabel=f"P({clean(first)})", ylabel=f"P({clean(second)})")
+        panel.locator_params(nbins=5)
+
+
+def _heading(state: str) -> str:
+    return state.capitalize()
+
+
+def _name_extremes(panel: Axes, means: pd.DataFrame, top: float, most: int) -> None:
+    """Name the subjects farthest from even, leaving out a name that would lie on another."""
+    first, second = means.columns[:2]
+    taken: list[tuple[float, float]] = []
+    for subject in (means[first] - means[second]).abs().sort_values(ascending=False, kind="stable").index[: 4 * most]:
+        x, y = float(means.at[subject, first]), float(means.at[subject, second])
+        if any(abs(x - a) < 0.4 * top and abs(y - b) < 0.05 * top for a, b in taken) or len(taken) >= most:
+            continue
+        taken.append((x, y))
+        left = x > top / 2
+        panel.annotate(
+            clean(subject, 24),
+            (x, y),
+            (-8 if left else 8, 0),
+            textcoords="offset points",
+            ha="right" if left else "left",
+            va="center_baseline",
+            size="small",
+        )
+
+
+def _strips(sheet: Sheet, part: Slice) -> None:
+    count = len(part.words)
+    rows, columns = (count, 1) if sheet.narrow else (1, count)
+    tall = 60 + 70 * len(part.means)
+    panels = sheet.panels(rows, columns, count * tall if sheet.narrow else tall + 60, sharex=True)
+    states = list(part.means)
+    for panel, word in zip(panels, part.words, strict=True):
+        panel.axvline(1 / count, color=MUTED, linewidth=1, linestyle=(0, (4, 4)))
+        for row, (state, means) in enumerate(part.means.items()):
+            share = (means[word] / means.sum(axis=1)).to_numpy()
+            # The golden ratio spreads the dots evenly within the strip without chance.
+            offset = 0.5 * ((np.arange(len(share)) * 0.618034) % 1 - 0.5)
+            dots = panel.scatter(
+                share, row + offset, s=18, color=_fill(state), edgecolor=COLOURS[state], linewidth=1, alpha=0.75
+            )
+            sheet.hint(dots, [f"{s}: {word} {number(v)} of the words' mass" for s, v in zip(means.index, share)])
+        panel.set(xlim=(-0.02, 1.02), ylim=(len(states) - 0.5, -0.5), title=clean(word))
+        panel.set_yticks(range(len(states)), states)
+        panel.set_xlabel("share")
+        panel.grid(False, axis="y")
+
+
+def groups(scores: dict[str, dict[str, Any]], name: str) -> Markup:
+    """A metric by group as bars with intervals; `scores` has one score a state."""
+    names = list(dict.fromkeys(group for score in scores.values() for group in score.get("groups") or {}))
+    label = f"Score by group ({', '.join(clean(n) for n in names)}): {', '.join(scores)}"
+    return inline(name, label, lambda sheet: _bars(sheet, scores, names))
+
+
+def _bars(sheet: Sheet, scores: dict[str, dict[str, Any]], names: list[str]) -> None:
+    thick = 0.7 / len(scores)
+    (panel,) = sheet.panels(1, 1, 60 + len(names) * (28 + 26 * len(scores)))
+    longest = 0.0
+    for order, (state, score) in enumerate(scores.items()):
+        for row, name in enumerate(names):
+            entry = (score.get("groups") or {}).get(name)
+            entry = entry if isinstance(entry, dict) else {"value": entry}
+            value, low, high = (entry.get(key) for key in ("value", "low", "high"))
+            if not known(value):
+                continue
+            at = row + (order - (len(scores) - 1) / 2) * thick
+            end = high if known(high) else value
+            longest = max(longest, end)
+            bars = panel.barh(at, value, thick * 0.82, color=COLOURS[state], alpha=0.55 if state == "before" else 1)
+            sheet.hint(bars[0], [f"{name}, {state}: {number(value)}"])
+            if known(low) and known(high):
+                panel.plot([low, high], [at, at], color=INK, linewidth=1.4)
+            panel.annotate(number(value), (end, at), (8, 0), textcoords="offset points", va="center_baseline")
+    panel.set_yticks(range(len(names)), [clean(name, 24) for name in names], color=INK)
+    panel.set(ylim=(len(names) - 0.5, -0.5), xlim=(0, (longest or 1) * (1.22 if sheet.narrow else 1.08)))
+    panel.grid(False, axis="y")
+
+
+def blocks(ranking: pd.DataFrame) -> Markup:
+    """BMI by block in both readings, and below them the ranking's own score; the chosen block is marked."""
+    readings = {"bmi_before_norm": "BMI, before the final norm", "bmi_after_norm": "BMI, after the final norm"}
+    found = {c: text for c, text in readings.items() if c in ranking and ranking[c].notna().any()}
+    chosen = chosen_blocks(ranking)
+    label = f"Scores by block; chosen: {', '.join(map(str, chosen)) or 'none'}"
+
+    def paint(sheet: Sheet) -> None:
+        layout = [[c] for c in (*found, "score")] if sheet.narrow else [list(found) or ["score"], ["score"] * len(found)]
+        layout = [row for row in layout if row][: 1 + len(found)]
+        sheet.panels(1, 1, 190 * len(layout) + 20)[0].remove()
+        for column, panel in sheet.figure.subplot_mosaic(layout).items():
+            _block_bars(sheet, panel, ranking, str(column), chosen)
+            panel.set_title(found.get(str(column), "Score the block was chosen by"))
+        panel.set_xlabel("block")
+
+    return inline("blocks", label, paint)
+
+
+def _block_bars(sheet: Sheet, panel: Axes, ranking: pd.DataFrame, column: str, chosen: list[int]) -> None:
+    lines = ranking.dropna(subset=[column]).sort_values("block")
+    for block, value in zip(lines["block"], lines[column], strict=True):
+        mark = int(block) in chosen
+        (bar,) = panel.bar(block, value, 0.74, color=AFTER if mark else QUIET)
+        sheet.hint(bar, [f"block {block}: {number(float(value))}" + (", chosen" if mark else "")])
+        if mark:
+            panel.annotate(
+                f"{block}",
+                (block, max(value, 0)),
+                (0, 4),
+                textcoords="offset points",
+                ha="center",
+                weight="bold",
+            )
+    panel.axhline(0, color=LINE, linewidth=1)
+    panel.margins(y=0.16)
+    panel.set_xlim(ranking["block"].min() - 0.7, ranking["block"].max() + 0.7)
+    panel.grid(False, axis="x")
+    panel.locator_params(axis="y", nbins=4)
+    panel.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[attr-defined]
+
+
+def leaning(part: Slice, name: str) -> Markup:
+    """The subjects farthest from even as a dumbbell: signed for two words, the spread for more."""
+    lean = {state: _lean(means, part.words) for state, means in part.means.items()}
+    first = next(iter(lean.values()))
+    top = first.abs().sort_values(ascending=False, kind="stable").index[:TOP]
+    label = f"The {len(top)} professions farthest from even: {', '.join(lean)}"
+    return inline(name, label, lambda sheet: _dumbbell(sheet, {s: v.reindex(top) for s, v in lean.items()}, part.words))
+
+
+def _lean(means: pd.DataFrame, words: list[str]) -> pd.Series:
+    return means[words[0]] - means[words[1]] if len(words) == 2 else means.max(axis=1) - means.min(axis=1)
+
+
+def _dumbbell(sheet: Sheet, lean: dict[str, pd.Series], words: list[str]) -> None:
+    top = next(iter(lean.values()))
+    rows = np.arange(len(top))
+    (panel,) = sheet.panels(1, 1, 70 + 25 * len(top))
+    ends = list(lean.values()) if len(lean) > 1 else [top, 0 * top]
+    panel.hlines(rows, ends[0], ends[-1], color=QUIET, linewidth=3)
+    panel.axvline(0, color=MUTED, linewidth=1, linestyle=(0, (4, 4)))
+    for state, values in lean.items():
+        dots = panel.scatter(values, rows, s=62, color=_fill(state), edgecolor=COLOURS[state], linewidth=2, zorder=3)
+        shown = values.dropna()
+        sheet.hint(dots, [f"{subject}, {state}: {number(v, sign=True)}" for subject, v in shown.items()])
+    panel.set_yticks(rows, [clean(subject, 20 if sheet.narrow else 36) for subject in top.index], color=INK)
+    panel.set_ylim(len(top) - 0.4, -0.6)
+    panel.margins(x=0.06)
+    panel.grid(False, axis="y")
+    if len(words) == 2:
+        panel.set_xlabel(f"← more {clean(words[1], 14)}      more {clean(words[0], 14)} →")
+    panel.locator_params(axis="x", nbins=6)
+
+
+def curve(table: pd.DataFrame) -> Markup:
+    """The loss by step, and its parts in a panel of their own: their scales differ."""
+    numeric = table.select_dtypes("number").columns
+    parts = [c for c in numeric if c not in ("step", "epoch", "loss") and table[c].notna().any()]
+    label = "Training loss by step" + (f", and its parts: {', '.join(map(str, parts))}" if parts else "")
+
+    def paint(sheet: Sheet) -> None:
+        count = 2 if parts else 1
+        rows, columns = (count, 1) if sheet.narrow else (1, count)
+        panels = sheet.panels(rows, columns, 240 * rows if sheet.narrow else 300)
+        _line(panels[0], table, "loss", AFTER)
+        panels[0].set_title("Loss")
+        for order, part in enumerate(parts):
+            _line(panels[1], table, part, PARTS[order % len(PARTS)], ("-", "--", "-.", ":")[order % 4])
+        if parts:
+            panels[1].set_title("Its parts")
+            panels[1].legend(frameon=False, ncols=2, loc="upper right", borderaxespad=0, handlelength=2.4)
+        for panel in panels:
+            _mark_epochs(panel, table)
+            panel.set_xlabel("step")
+            panel.locator_params(nbins=5)
+
+    return inline("curve", label, paint)
+
+
+def _line(panel: Axes, table: pd.DataFrame, column: str, colour: str, style: str = "-") -> None:
+    values = table[column]
+    if len(table) >= DENSE:
+        panel.plot(table["step"], values, color=colour, linewidth=0.8, alpha=0.3)
+        values = values.rolling(len(table) // 40, center=True, min_periods=1).mean()
+    panel.plot(table["step"], values, color=colour, linewidth=2, linestyle=style, label=clean(column, 24))
+
+
+def _mark_epochs(panel: Axes, table: pd.DataFrame) -> None:
+    if "epoch" not in table:
+        return
+    begun = np.ceil(table["epoch"]).diff() > 0
+    for step in table.loc[begun, "step"][:20]:
+        panel.axvline(step, color=LINE, linewidth=1, linestyle=(0, (2, 3)))
+
+
+def interval_strip(scores: dict[str, dict[str, Any]]) -> Markup:
+    """A metric's values and intervals on one line with its ideal: the verdict at a glance."""
+    seen = [s.get(key) for s in scores.values() for key in ("value", "low", "high", "ideal")]
+    numbers = [float(v) for v in seen if v is not None and known(v)]
+    if not numbers:
+        return Markup("")
+    low, reach = min(numbers), (max(numbers) - min(numbers)) or 1.0
+
+    def at(value: float) -> str:
+        return f"{8 + 144 * (value - low) / reach:.1f}"
+
+    shapes = ['<line x1="8" x2="152" y1="16" y2="16" stroke="var(--line)"/>']
+    ideal = next(iter(scores.values())).get("ideal")
+    if known(ideal):
+        shapes.append(f'<path d="M{at(ideal)} 5v22" stroke="currentColor" stroke-dasharray="2 2"/>')  # type: ignore[arg-type]
+    for state, score in scores.items():
+        shapes += _strip_marks(state, score, at)
+    return Markup(f'<svg class="strip" viewBox="0 0 160 32" aria-hidden="true">{"".join(shapes)}</svg>')
+
+
+def _strip_marks(state: str, score: dict[str, Any], at: Any) -> list[str]:
+    colour = f"var(--{'before' if state == 'before' else 'after'})"
+    marks = []
+    if known(score.get("low")) and known(score.get("high")):
+        ends = f'x1="{at(score["low"])}" x2="{at(score["high"])}"'
+        marks.append(f'<line {ends} y1="16" y2="16" stroke="{colour}" stroke-width="5" stroke-opacity="0.35"/>')
+    if known(score.get("value")):
+        fill = "var(--page)" if state == "before" else colour
+        marks.append(f'<circle cx="{at(score["value"])}" cy="16" r="4.5" fill="{fill}" stroke="{colour}" stroke-width="2"/>')
+    return marks

@@ -1,0 +1,179 @@
+"""The sentences of the page, computed from the numbers: the headline and what to see in each figure."""
+
+from typing import Any
+
+import pandas as pd
+
+from evenhand.report.folder import RunFolder, Slice, slices
+from evenhand.report.plain import duration, exact, known, listing, number, percent
+
+NAMES = {"afgb": "AFGB", "ub": "UB", "perplexity": "Perplexity"}
+ABOUT = {
+    "afgb": "gap between the compared words",
+    "ub": "hints followed",
+    "perplexity": "surprise at plain text",
+}
+FACTOR = 2  # "about even": the likeliest word less than this many times as likely as the least likely one
+
+
+def metric_name(metric: str) -> str:
+    """A metric's name as a heading."""
+    return NAMES.get(metric, metric.replace("_", " "))
+
+
+def title(run: RunFolder) -> str:
+    """What was done to which model."""
+    model, method = str(run.config.get("model", "a model")), method_name(run)
+    done = {"debias": "debiased", "measure": "measured", "locate": "located", "attribute": "attributed"}
+    word = done.get(str(run.config.get("command")), str(run.config.get("command", "run")))
+    return f"{model}, {word} with {method}" if method and word == "debiased" else f"{model}, {word}"
+
+
+def method_name(run: RunFolder) -> str:
+    """The method's name, or nothing where the run has none."""
+    method = run.config.get("method")
+    return str(method.get("name", "")) if isinstance(method, dict) else str(method or "")
+
+
+def headline(run: RunFolder) -> str:
+    """The run in one plain sentence."""
+    if {"before", "after"} <= run.scores.keys():
+        clauses = _changes(run)
+    elif "measured" in run.scores:
+        clauses = _readings(run)
+    else:
+        clauses = [_located(run.ranking)] if run.ranking is not None else ["no scores were taken in this run"]
+    text = "; ".join(clauses)
+    return text[:1].upper() + text[1:] + "."
+
+
+def _gap_words(run: RunFolder) -> str:
+    parts = slices(run.tables.get("afgb", {}))
+    return listing(parts[0].words) if len(parts) == 1 else "the compared words"
+
+
+def _changes(run: RunFolder) -> list[str]:
+    verdicts = run.results.get("verdicts", {})
+    shared = [m for m in run.scores["before"] if m in run.scores["after"]]
+    clauses, rest = [], []
+    for metric in sorted(shared, key=lambda m: (list(NAMES).index(m) if m in NAMES else len(NAMES))):
+        before, after = run.scores["before"][metric], run.scores["after"][metric]
+        verdict = verdicts.get(metric, {}).get("verdict", "inconclusive")
+        if not (known(before["value"]) and known(after["value"])):
+            continue
+        if metric == "afgb":
+            clauses.append(_gap_change(_gap_words(run), before["value"], after["value"], verdict))
+        elif metric == "ub" and before.get("ideal") == 1:
+            clauses.append(_hint_change(before["value"], after["value"], verdict))
+        elif metric == "perplexity":
+            clauses.append(f"perplexity {_moved(before['value'], after['value'])}")
+        else:
+            rest.append((metric, verdict))
+    return clauses + _others(rest, alone=not clauses)
+
+
+def _gap_change(words: str, before: float, after: float, verdict: str) -> str:
+    if verdict == "inconclusive":
+        return f"the gap between {words} did not change for certain ({number(before)} before, {number(after)} after)"
+    return f"the gap between {words} {_moved(before, after)}"
+
+
+def _hint_change(before: float, after: float, verdict: str) -> str:
+    if verdict == "inconclusive":
+        return f"hints are followed as before ({percent(after)})"
+    often = "more" if after > before else "less"
+    return f"hints are followed {often} often ({percent(before)} before, {percent(after)} after)"
+
+
+def _moved(before: float, after: float) -> str:
+    if before == after:
+        return "stayed the same"
+    word = "fell" if after < before else "rose"
+    if before == 0:
+        return f"{word} from 0 to {number(after)}"
+    share = abs(after / before - 1)
+    return f"{word} by {percent(share)}" if share >= 0.0005 else f"{word} by less than {percent(0.001)}"
+
+
+def _others(rest: list[tuple[str, str]], alone: bool) -> list[str]:
+    """Scores without a sentence of their own; one that got worse is always named."""
+    clauses = []
+    for verdict, word in (("regressed", "got worse"), ("improved", "got better"), ("inconclusive", "did not change")):
+        names = [metric_name(metric) for metric, found in rest if found == verdict]
+        if names and (alone or verdict == "regressed"):
+            clauses.append(f"{listing(names)} {word}" + (" for certain" if verdict == "inconclusive" else ""))
+    return clauses
+
+
+def _readings(run: RunFolder) -> list[str]:
+    scores, clauses = run.scores["measured"], []
+    for metric, score in scores.items():
+        value, ideal = score["value"], score.get("ideal")
+        if not known(value):
+            continue
+        if metric == "afgb":
+            clauses.append(f"the gap between {_gap_words(run)} is {number(value)} ({exact(ideal)} would be even)")
+        elif metric == "ub" and ideal == 1:
+            clauses.append(f"hints are followed at {percent(value)}")
+        else:
+            aim = f" ({exact(ideal)} is ideal)" if known(ideal) and metric != "perplexity" else ""
+            clauses.append(f"{metric_name(metric) if metric not in NAMES else metric} is {number(value)}{aim}")
+    return clauses[:4] or ["no score could be taken in this run"]
+
+
+def chosen_blocks(ranking: pd.DataFrame) -> list[int]:
+    """The blocks the locator chose; the best one where none is marked."""
+    if "chosen" in ranking and ranking["chosen"].any():
+        return [int(block) for block in ranking.loc[ranking["chosen"].astype(bool), "block"]]
+    return [int(ranking.loc[ranking["score"].idxmax(), "block"])] if ranking["score"].notna().any() else []
+
+
+def _located(ranking: pd.DataFrame) -> str:
+    chosen = chosen_blocks(ranking)
+    if not chosen:
+        return "no block stands out"
+    plural = len(chosen) > 1
+    names = listing([str(block) for block in chosen])
+    return f"block{'s' * plural} {names} of {len(ranking)} {'were' if plural else 'was'} chosen to carry the bias"
+
+
+def about_blocks(ranking: pd.DataFrame) -> str:
+    """Which block was chosen, and whether the two readings of BMI agree on it."""
+    text = _located(ranking).capitalize() + " (blocks are counted from 0)."
+    readings = [c for c in ("bmi_before_norm", "bmi_after_norm") if c in ranking and ranking[c].notna().any()]
+    if len(readings) < 2:
+        return text
+    first, second = (int(ranking.loc[ranking[c].idxmax(), "block"]) for c in readings)
+    if first == second:
+        return f"{text} BMI points to block {first} both before and after the final norm."
+    return f"{text} BMI points to block {first} when read before the final norm and to block {second} when read after it."
+
+
+def about_words(part: Slice) -> str:
+    """How many subjects the model treats about evenly, in each state."""
+    counts = {state: int((m.max(axis=1) < FACTOR * m.min(axis=1)).sum()) for state, m in part.means.items()}
+    total = len(next(iter(part.means.values())))
+    line = "on the dashed diagonal both words are equally likely" if len(part.words) == 2 else "the dashed line is even"
+    found = _by_state({state: f"{count} of {total}" for state, count in counts.items()})
+    return f"Each dot is a profession, the mean of its prompts; {line}. About even (within a factor of two): {found}."
+
+
+def about_leaning(part: Slice) -> str:
+    """Which way the subjects lean, in each state."""
+    if len(part.words) > 2:
+        return "The likeliest word's probability less that of the least likely; at 0 all words are equally likely."
+    first, second = part.words
+    lean = {state: int((m[first] > m[second]).sum()) for state, m in part.means.items()}
+    counts = {s: f"{n} to {first} and {len(part.means[s]) - n} to {second}" for s, n in lean.items()}
+    return f"At 0 both words are equally likely. Professions that lean: {_by_state(counts)}."
+
+
+def _by_state(texts: dict[str, str]) -> str:
+    return "; ".join(text if state == "measured" else f"{text} {state}" for state, text in texts.items())
+
+
+def about_curve(curve: pd.DataFrame, train: dict[str, Any]) -> str:
+    """Where the loss began and ended."""
+    first, last = float(curve["loss"].iloc[0]), float(curve["loss"].iloc[-1])
+    seconds = f" ({duration(train['seconds'])})" if known(train.get("seconds")) else ""
+    return f"The loss went from {number(first)} to {number(last)} in {len(curve)} recorded steps{seconds}."
