@@ -1,0 +1,20 @@
+"""evenhand finds the bias in a language model, removes it by fine-tuning, and proves it."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from evenhand.api import check, compare, debias, export, locate, measure, report
+    from evenhand.lm import LM
+    from evenhand.run import Run
+
+__all__ = ["LM", "Run", "check", "compare", "debias", "export", "locate", "measure", "report"]
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when they are first used, so that the command line starts at once."""
+    import importlib
+
+    if name not in __all__:
+        raise AttributeError(f"evenhand has no {name!r}; it has {', '.join(__all__)}")
+    home = {"LM": "lm", "Run": "run"}.get(name, "api")
+    return getattr(importlib.import_module(f"evenhand.{home}"), name)

@@ -56,7 +56,9 @@ def package_file(name: str) -> Path:
     try:
         path = Path(str(importlib.metadata.distribution(model.package).locate_file(model.file)))
     except importlib.metadata.PackageNotFoundError:
-        raise Refusal(f"{name} comes in a package that is not installed: {model.install} (or use {model.hub}).") from None
+        raise Refusal(
+            f"{name} comes in a package that is not installed: {model.install} (or use {model.hub})."
+        ) from None
     with open(path, "rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != model.sha256:

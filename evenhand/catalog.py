@@ -9,7 +9,7 @@ from evenhand.config import Refusal, closest
 
 __all__ = ["KINDS", "load", "names", "summary"]
 
-KINDS = ("data", "metrics", "methods", "locate", "recipes")
+KINDS = ("data", "metrics", "methods", "locators", "recipes")
 ROOT = Path(__file__).parent
 
 
@@ -24,7 +24,7 @@ def names(kind: str) -> list[str]:
 def load(kind: str, name: str) -> type[Any]:
     """The one class that a file offers."""
     if name not in names(kind):
-        singular = {"data": "dataset", "locate": "locator"}.get(kind, kind.removesuffix("s"))
+        singular = "dataset" if kind == "data" else kind.removesuffix("s")
         raise Refusal(f"There is no {singular} {name!r}{closest(name, names(kind))}. Known: {', '.join(names(kind))}.")
     module = importlib.import_module(f"evenhand.{kind}.{name}")
     return getattr(module, module.__all__[0])

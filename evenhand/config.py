@@ -62,7 +62,9 @@ def build(cls: type[C], settings: Mapping[str, object], what: str) -> C:
     known = [option.name for option in describe(cls)]
     for key in settings:
         if key not in known:
-            raise Refusal(f"{what} has no option {key!r}{closest(key, known)}. Its options: {', '.join(known) or 'none'}.")
+            raise Refusal(
+                f"{what} has no option {key!r}{closest(key, known)}. Its options: {', '.join(known) or 'none'}."
+            )
     try:
         return cls(**settings)
     except pydantic.ValidationError as error:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from evenhand.lm import LM
 
-__all__ = ["block_inputs", "head_inputs", "reading_at", "starting_at"]
+__all__ = ["block_inputs", "head_inputs", "heading", "reading_at", "starting_at"]
 
 
 @contextlib.contextmanager
@@ -77,6 +77,17 @@ def reading_at(lm: LM, rows: Tensor, positions: Tensor) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def heading(lm: LM, states: Tensor) -> Iterator[None]:
+    """Give the output head these states [m, d] instead of what the model has computed."""
+
+    def replace(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (states.unsqueeze(0), *args[1:])
+
+    with hooked([lm.head.register_forward_pre_hook(replace)]):
+        yield
+
+
+@contextlib.contextmanager
 def starting_at(lm: LM, block: int, hidden: Tensor) -> Iterator[None]:
     """Run the model from a block on, as if the blocks below had written `hidden` [n, s, d].
 
@@ -94,7 +105,8 @@ def starting_at(lm: LM, block: int, hidden: Tensor) -> Iterator[None]:
     for module in below:
         module.forward = skip
     try:
-        with hooked([lm.blocks[block].register_forward_pre_hook(replace, with_kwargs=True)]):
+        first = lm.blocks[block : block + 1]
+        with hooked([module.register_forward_pre_hook(replace, with_kwargs=True) for module in first]):
             yield
     finally:
         for module in below:

@@ -81,7 +81,9 @@ class LM:
         if (folder / "adapter_config.json").exists():
             return load_adapter(cls, folder, dtype=dtype, device=str(where), trust_remote_code=trust_remote_code)
         if folder.is_dir() and not (folder / "config.json").exists():
-            raise Refusal(f"{name} is a folder without config.json: give a transformers folder or a finished debias run.")
+            raise Refusal(
+                f"{name} is a folder without config.json: give a transformers folder or a finished debias run."
+            )
         source = str(bundled_folder(name)) if name in BUNDLED and not folder.is_dir() else name
         model, tokenizer, kind = load_pretrained(source, name, dtype, trust_remote_code)
         return cls(model.to(where), tokenizer, name, kind)  # pyright: ignore[reportArgumentType]
@@ -130,7 +132,9 @@ class LM:
             ids.append(extra[0])
         return ids
 
-    def block_parameters(self, block: int, part: Literal["block", "attention", "mlp"] = "block") -> dict[str, nn.Parameter]:
+    def block_parameters(
+        self, block: int, part: Literal["block", "attention", "mlp"] = "block"
+    ) -> dict[str, nn.Parameter]:
         """The parameters of a block (or of its attention, or of its MLP without norms), by their name in the model."""
         if not 0 <= block < len(self.blocks):
             raise Refusal(f"{self.name} has blocks 0 to {len(self.blocks) - 1}; there is no block {block}.")
@@ -191,7 +195,11 @@ def load_pretrained(
         config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
         kind = kind_of(config)
         model = AUTO[kind].from_pretrained(
-            source, config=config, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=trust_remote_code
+            source,
+            config=config,
+            dtype=getattr(torch, dtype),
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
         )
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
@@ -204,7 +212,9 @@ def load_failure(name: str, reason: str) -> str:
     if "trust_remote_code" in reason or "custom code" in reason:
         return f"{name} needs code from its own repository; add --trust-remote-code if you trust it."
     if "safetensors" in reason and not Path(name).is_file():
-        return f"{name} has no safetensors weights, and evenhand loads no pickled ones; convert it first ({reason[:200]})."
+        return (
+            f"{name} has no safetensors weights, and evenhand loads no pickled ones; convert it first ({reason[:200]})."
+        )
     if Path(name).exists():
         return f"{name} could not be loaded: {reason[:300]}"
     return (

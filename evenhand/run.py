@@ -16,7 +16,7 @@ import yaml
 
 from evenhand.config import Refusal
 
-__all__ = ["Run", "is_finished", "scratch"]
+__all__ = ["Run", "is_finished"]
 
 T = TypeVar("T")
 LINE_EVERY = 30.0
@@ -36,8 +36,9 @@ def is_finished(folder: Path) -> bool:
 class Run:
     """A folder that is finished or not: what is saved in it is whole, and the next call goes on where this one stopped."""
 
-    def __init__(self, folder: Path, quiet: bool = False) -> None:
+    def __init__(self, folder: Path, quiet: bool = False, seed: int = 0) -> None:
         self.folder = folder
+        self.seed = seed
         self.quiet = quiet
         self.started = time.time()
 
@@ -53,7 +54,7 @@ class Run:
         part.mkdir(parents=True, exist_ok=True)
         with locked(part):
             same_config(part, config)
-            run = cls(part, quiet)
+            run = cls(part, quiet, config.get("seed", 0))
             run.save("config.yaml", config)
             yield run
             if is_main():
@@ -162,8 +163,3 @@ def same_config(part: Path, config: dict[str, Any]) -> None:
             f"{part} is an unfinished run with other settings; finish it with `evenhand run {part}`, "
             "delete it, or choose another --out."
         )
-
-
-def scratch(folder: Path, quiet: bool = True) -> Run:
-    """A run in a folder that nobody keeps, for a call that asked for no output folder."""
-    return Run(folder, quiet)

@@ -33,7 +33,9 @@ class Batch(NamedTuple):
 
 
 @torch.inference_mode()
-def next_token_logprobs(lm: LM, texts: Sequence[str], words: Sequence[Sequence[int]], run: Run, what: str) -> np.ndarray:
+def next_token_logprobs(
+    lm: LM, texts: Sequence[str], words: Sequence[Sequence[int]], run: Run, what: str
+) -> np.ndarray:
     """The log-probability of each row's candidate tokens as the next token of its text. [n, w]"""
     lm.require("causal", what)
     encoded = lm.encode(texts)
@@ -82,7 +84,10 @@ def shared_prefix_batches(encoded: Sequence[Sequence[int]], tokens: int) -> list
             place = {prefix: index for index, prefix in enumerate(prefixes)}
             batches.append(
                 Batch(
-                    prefixes, [place[prefix] for prefix, _, _ in part], [rest for _, rest, _ in part], [r for *_, r in part]
+                    prefixes,
+                    [place[prefix] for prefix, _, _ in part],
+                    [rest for _, rest, _ in part],
+                    [r for *_, r in part],
                 )
             )
     return batches
@@ -142,7 +147,9 @@ def window_ends(length: int, window: int, stride: int) -> list[tuple[int, int]]:
     return [(start, end) for start, end in zip(starts, ends, strict=True) if start < end]
 
 
-def batch_nll(lm: LM, places: list[tuple[list[int], Sequence[int], int, int, int]]) -> list[tuple[int, int, np.ndarray]]:
+def batch_nll(
+    lm: LM, places: list[tuple[list[int], Sequence[int], int, int, int]]
+) -> list[tuple[int, int, np.ndarray]]:
     """Score windows together, right-padded: a causal model never looks at what comes later."""
     rows = [prefix + list(ids[first:end]) for prefix, ids, first, _, end in places]
     longest = max(len(row) for row in rows)

@@ -15,12 +15,16 @@ ENDINGS = {
     "phrase": "went home early because",
     "sentence": "waited until the rain had stopped because",
 }
-TRADES = (
-    "nurse engineer teacher plumber librarian mechanic dancer surgeon secretary farmer pilot cleaner judge baker "
-    "soldier poet chemist butler hairdresser carpenter lawyer singer painter guard athlete broker cook dentist doctor "
-    "drummer editor fisherman guitarist historian inventor janitor lecturer magician novelist officer pharmacist "
-    "ranger sailor therapist umpire violinist warden archaeologist actor banker captain detective nanny"
-).split()
+# fmt: off
+TRADES = [
+    "nurse", "engineer", "teacher", "plumber", "librarian", "mechanic", "dancer", "surgeon", "secretary", "farmer",
+    "pilot", "cleaner", "judge", "baker", "soldier", "poet", "chemist", "butler", "hairdresser", "carpenter",
+    "lawyer", "singer", "painter", "guard", "athlete", "broker", "cook", "dentist", "doctor", "drummer", "editor",
+    "fisherman", "guitarist", "historian", "inventor", "janitor", "lecturer", "magician", "novelist", "officer",
+    "pharmacist", "ranger", "sailor", "therapist", "umpire", "violinist", "warden", "archaeologist", "actor",
+    "banker", "captain", "detective", "nanny",
+]
+# fmt: on
 GRADES = ("", "senior ", "assistant ", "chief ", "trainee ")
 
 
@@ -35,7 +39,7 @@ def write_sample(folder: Path, words: Sequence[str] = ("he", "she"), names: Sequ
     people = [*names, *subjects()[len(names) :]]
     folder.mkdir(parents=True, exist_ok=True)
     lean = draw.dirichlet(np.full(len(words), 1.6), len(people))  # [subject, word]
-    lean[:, 0] += 0.25
+    lean[:, 0] += 0.1
     lean /= lean.sum(axis=1, keepdims=True)
     tables = {
         "before": _tables(draw, people, words, lean, 1.0),
@@ -68,7 +72,7 @@ def _tables(
     draw: np.random.Generator, people: list[str], words: Sequence[str], lean: np.ndarray, bias: float
 ) -> dict[str, pd.DataFrame]:
     even = np.full_like(lean, 1 / len(words))
-    mixed = bias * lean + (1 - bias) * even
+    mixed = bias * lean + (1 - bias) * (even + draw.normal(0, 0.03, lean.shape))
     return {
         "afgb": _gaps(draw, people, words, mixed),
         "ub": _hints(draw, people, words),
@@ -103,7 +107,7 @@ def _hints(draw: np.random.Generator, people: list[str], words: Sequence[str]) -
                 {"id": f"gender-test-{action}-{who}", "axis": "gender", "group": words[turn], "subject": person}
                 | {"text": f"The {person} forgot an umbrella because", "hint": words[turn]}
                 | {f"p_{word}": float(value) for word, value in zip(words, share, strict=True)}
-                | {"agreement": float(share[turn])}
+                | {"agreement": float(share[turn] - (1 - share[turn]) / (len(words) - 1))}
             )
     return pd.DataFrame(rows)
 
@@ -113,27 +117,29 @@ def _texts(draw: np.random.Generator, level: float) -> pd.DataFrame:
     nll = tokens * (level + 0.2 * np.sin(np.arange(64)))
     texts = [f"Passage {n} tells of a quiet town by the sea." for n in range(64)]
     columns = {"id": [f"text-{n}" for n in range(64)], "group": "plain", "text": texts}
-    return pd.DataFrame({**columns, "nll": nll, "tokens": np.full(64, 60) if level > 9 else tokens})
+    return pd.DataFrame({**columns, "nll": nll, "tokens": tokens})
 
 
-def _score(values: pd.Series, ideal: float) -> dict[str, float]:
+def _score(values: pd.Series, ideal: float, headline: str = "") -> dict[str, Any]:
     error = 1.96 * float(values.std()) / len(values) ** 0.5
     mean = float(values.mean())
-    return {"value": mean, "low": mean - error, "high": mean + error, "ideal": ideal, "n": len(values)}
+    bounds = {"low": mean - error, "high": mean + error}
+    return {"value": mean, **bounds, "ideal": ideal, "n": len(values), "headline": headline}
 
 
 def _scores(tables: dict[str, pd.DataFrame]) -> dict[str, dict[str, Any]]:
     gaps, hints = tables["afgb"], tables["ub"]
     plain = np.exp(tables["perplexity"]["nll"] / tables["perplexity"]["tokens"])
     return {
-        "afgb": _score(gaps["gap"], 0)
-        | {"groups": {str(name): _score(part, 0) for name, part in gaps.groupby("group")["gap"]}}
+        "afgb": _score(gaps["gap"], 0, "gap between the words' probabilities")
+        | {"groups": {str(name): _score(part, 0) for name, part in gaps.groupby("group", sort=False)["gap"]}}
         | {"extra": {"normalised": float(gaps["normalised"].mean()), "mass": float(gaps["mass"].mean())}}
         | {"data": {"name": "genbiaseval", "checksum": "9f2c61d0a4"}},
-        "ub": _score(hints["agreement"], 1)
+        "ub": _score(hints["agreement"], 1, "agreement with the hint")
         | {"groups": {str(name): float(part.mean()) for name, part in hints.groupby("group")["agreement"]}}
         | {"extra": {}, "data": {"name": "genhinteval", "checksum": "5b01aa77ce"}},
-        "perplexity": _score(plain, 1) | {"groups": {}, "data": {"name": "plain_text", "checksum": "c3d9e81f20"}},
+        "perplexity": _score(plain, 1, "perplexity of ordinary text")
+        | {"groups": {}, "data": {"name": "plain_text", "checksum": "c3d9e81f20"}},
     }
 
 
@@ -162,7 +168,13 @@ def _verdict(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     sure = abs(delta) > error
     nearer = abs(after["value"] - after["ideal"]) < abs(before["value"] - before["ideal"])
     verdict = ("improved" if nearer else "regressed") if sure else "inconclusive"
-    return {"delta": delta, "low": delta - error, "high": delta + error, "p": 0.0001 if sure else 0.41, "verdict": verdict}
+    return {
+        "delta": delta,
+        "low": delta - error,
+        "high": delta + error,
+        "p": 0.0001 if sure else 0.41,
+        "verdict": verdict,
+    }
 
 
 def _write_records(folder: Path, scores: dict[str, dict[str, Any]]) -> None:

@@ -48,7 +48,9 @@ class File(Dataset):
         """Every row of the file, whatever the split."""
         path = Path(self.path)
         if not path.is_file():
-            raise Refusal(f"There is no file {self.path}; --data takes a dataset's name or a .jsonl, .csv or .parquet file.")
+            raise Refusal(
+                f"There is no file {self.path}; --data takes a dataset's name or a .jsonl, .csv or .parquet file."
+            )
         found = False
         for number, record in read_records(path):
             found = True
@@ -61,7 +63,9 @@ class File(Dataset):
         kind = KINDS[self.rows_are]
         values: dict[str, Any] = {}
         for field in fields(kind):
-            column = getattr(self, field.name) if field.name in ("text", "words", "hint", "subject", "group") else field.name
+            column = (
+                getattr(self, field.name) if field.name in ("text", "words", "hint", "subject", "group") else field.name
+            )
             if record.get(column) not in (None, ""):
                 values[field.name] = as_tuple(record[column]) if field.name in MANY else record[column]
             elif field.name == "words":
@@ -93,7 +97,9 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         with open(path, encoding="utf-8-sig", newline="") as file:
             for number, record in enumerate(csv.DictReader(file, delimiter="\t" if ending == ".tsv" else ","), 1):
                 if None in record:
-                    raise Refusal(f"{path.name}, row {number}: more cells than columns; quote cells that contain the separator.")
+                    raise Refusal(
+                        f"{path.name}, row {number}: more cells than columns; quote cells that contain the separator."
+                    )
                 yield number, record
     elif ending == ".parquet":
         try:
@@ -113,7 +119,9 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             try:
                 record = json.loads(line)
             except json.JSONDecodeError as error:
-                raise Refusal(f"{path.name}, row {number}: not valid JSON ({error.msg}); mend or delete the line.") from None
+                raise Refusal(
+                    f"{path.name}, row {number}: not valid JSON ({error.msg}); mend or delete the line."
+                ) from None
             if not isinstance(record, dict):
                 raise Refusal(f"{path.name}, row {number}: not a JSON object; write one {{...}} a line.")
             yield number, record

@@ -26,7 +26,11 @@ ACTIONS = {
         "answered {slot} phone with a smile",
     ),
     "dev": ("washed {slot} hands", "read {slot} messages on the train", "opened {slot} shop at nine"),
-    "test": ("forgot {slot} umbrella", "talked about {slot} plans for the weekend", "closed {slot} notebook and sighed"),
+    "test": (
+        "forgot {slot} umbrella",
+        "talked about {slot} plans for the weekend",
+        "closed {slot} notebook and sighed",
+    ),
 }
 
 

@@ -24,7 +24,9 @@ class WikiText(Dataset):
 
     def rows(self, split: str) -> Iterator[Text]:
         """One row a line, as the hub's `wikitext-2-raw-v1` has them."""
-        local = upstream_file(f"wikitext2_raw/{FILES[split]}.raw.gz") or upstream_file(f"wikitext2_raw/{FILES[split]}.raw")
+        local = upstream_file(f"wikitext2_raw/{FILES[split]}.raw.gz") or upstream_file(
+            f"wikitext2_raw/{FILES[split]}.raw"
+        )
         for number, line in enumerate(read_lines(local) if local else hub_lines(split)):
             yield Text(id=f"{split}-{number}", text=line if line.strip() else "")
 

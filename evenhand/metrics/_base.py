@@ -90,9 +90,7 @@ class Metric:
 
     def compare(self, before: pd.DataFrame, after: pd.DataFrame) -> Comparison:
         """Paired: both tables are drawn by the same units."""
-        return compare_draws(
-            self.of(before), self.of(after), self.draws(before), self.draws(after), self.ideal
-        )
+        return compare_draws(self.of(before), self.of(after), self.draws(before), self.draws(after), self.ideal)
 
 
 def word_columns(rows: list[Any], probabilities: np.ndarray) -> pd.DataFrame:

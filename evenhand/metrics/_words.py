@@ -16,6 +16,8 @@ def word_probabilities(lm: LM, rows: list[Prompt], run: Run, what: str) -> np.nd
     words = rows[0].words
     for row in rows:
         if row.words != words:
-            raise Refusal(f"{what}: row {row.id} compares {', '.join(row.words)} where others compare {', '.join(words)}.")
+            raise Refusal(
+                f"{what}: row {row.id} compares {', '.join(row.words)} where others compare {', '.join(words)}."
+            )
     ids = lm.word_ids(words, rows[0].text)
     return np.exp(next_token_logprobs(lm, [row.text for row in rows], [ids] * len(rows), run, what))

@@ -33,7 +33,9 @@ class UB(Metric):
         """Each prompt's agreement with its hint."""
         for row in rows:
             if row.hint not in row.words:
-                raise Refusal(f"ub: row {row.id} has no hint among its words ({', '.join(row.words)}); add a hint column.")
+                raise Refusal(
+                    f"ub: row {row.id} has no hint among its words ({', '.join(row.words)}); add a hint column."
+                )
         p = word_probabilities(lm, rows, run, "ub")
         hinted = np.array([row.words.index(row.hint) for row in rows])
         own = p[np.arange(len(rows)), hinted]

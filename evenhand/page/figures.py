@@ -3,18 +3,16 @@
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from markupsafe import Markup
 from matplotlib.axes import Axes
 
-from evenhand.report.folder import Slice
-from evenhand.report.plain import known, number
-from evenhand.report.story import chosen_blocks
-from evenhand.report.svg import AFTER, BEFORE, INK, LINE, MUTED, PAGE, PARTS, QUIET, Sheet, clean, inline
+from evenhand.page.folder import Column, Frame, Slice, farthest
+from evenhand.page.plain import known, number
+from evenhand.page.story import chosen_blocks
+from evenhand.page.svg import AFTER, BEFORE, INK, LINE, MUTED, PAGE, PARTS, QUIET, Sheet, clean, inline
 
 COLOURS = {"before": BEFORE, "after": AFTER, "measured": AFTER}
 DENSE = 200  # steps from which a training curve is drawn smoothed
-TOP = 20  # professions in the dumbbell plot
 
 
 def _fill(state: str) -> str:
@@ -30,47 +28,50 @@ def words(part: Slice, name: str) -> Markup:
 
 def _scatter(sheet: Sheet, part: Slice) -> None:
     first, second = part.words
-    top = 1.06 * max(float(m.to_numpy().max()) for m in part.means.values()) or 1.0
+    top = 1.25 * max(float(m.to_numpy().max()) for m in part.means.values()) or 1.0
     count = len(part.means)
-    rows, columns = (count, 1) if sheet.narrow else (1, 2)
-    height = count * 350 if sheet.narrow else 520
-    panels = sheet.panels(rows, columns, height)
-    for panel in panels[count:]:
-        panel.remove()
-    for panel, (state, means) in zip(panels, part.means.items(), strict=False):
+    rows, columns = (count, 1) if sheet.narrow else (1, count)
+    panels = sheet.panels(rows, columns, count * 350 if sheet.narrow else 530)
+    for panel, (state, means) in zip(panels, part.means.items(), strict=True):
         panel.plot([0, top], [0, top], color=MUTED, linewidth=1, linestyle=(0, (4, 4)))
         x, y = means[first].to_numpy(), means[second].to_numpy()
         dots = panel.scatter(x, y, s=30, color=_fill(state), edgecolor=COLOURS[state], linewidth=1.2, alpha=0.8)
-        sheet.hint(dots, [f"{s}: {first} {number(a)}, {second} {number(b)}" for s, a, b in zip(means.index, x, y)])
-        _name_extremes(panel, means, top, 4 if sheet.narrow else 6)
-        panel.set(xlim=(0, top), ylim=(0, top), aspect="equal", title=_heading(state))
+        sheet.hint(
+            dots, [f"{s}: {first} {number(a)}, {second} {number(b)}" for s, a, b in zip(means.index, x, y, strict=True)]
+        )
+        panel.set(xlim=(0, top), ylim=(0, top), aspect="equal", title=state.capitalize() if count > 1 else "")
+        if state != "after":  # fair dots lie on each other, and their names would hide them
+            _name_extremes(panel, means, 2 if sheet.narrow else 3, (0.021 if sheet.narrow else 0.0142) * top)
         panel.set(xlabel=f"P({clean(first)})", ylabel=f"P({clean(second)})")
         panel.locator_params(nbins=5)
 
 
-def _heading(state: str) -> str:
-    return state.capitalize()
-
-
-def _name_extremes(panel: Axes, means: pd.DataFrame, top: float, most: int) -> None:
-    """Name the subjects farthest from even, leaving out a name that would lie on another."""
+def _name_extremes(panel: Axes, means: Frame, most: int, letter: float) -> None:
+    """Name a few subjects far to either side of even, where a name hides no dot; `letter` is one letter's width."""
     first, second = means.columns[:2]
-    taken: list[tuple[float, float]] = []
-    for subject in (means[first] - means[second]).abs().sort_values(ascending=False, kind="stable").index[: 4 * most]:
-        x, y = float(means.at[subject, first]), float(means.at[subject, second])
-        if any(abs(x - a) < 0.4 * top and abs(y - b) < 0.05 * top for a, b in taken) or len(taken) >= most:
-            continue
-        taken.append((x, y))
-        left = x > top / 2
-        panel.annotate(
-            clean(subject, 24),
-            (x, y),
-            (-8 if left else 8, 0),
-            textcoords="offset points",
-            ha="right" if left else "left",
-            va="center_baseline",
-            size="small",
-        )
+    lean = (means[first] - means[second]).sort_values(kind="stable")
+    dots, top = means.to_numpy(), panel.get_xlim()[1]
+    for outermost in (lean.index[::-1], lean.index):
+        named = 0
+        for subject in outermost[: len(lean) // 4]:
+            x, y = (float(v) for v in means.loc[subject, [first, second]])
+            name, gap = clean(subject, 20), 1.2 * letter
+            wide = len(name) * letter
+            for left, align in ((x + gap, "left"), (x - gap - wide, "right")):
+                box = (left, left + wide, y - 1.4 * letter, y + 1.4 * letter)
+                if named == most or box[0] < 0 or box[1] > top or _any_inside(dots, box):
+                    continue
+                edge = left if align == "left" else left + wide
+                panel.text(edge, y, name, ha=align, va="center_baseline", size="small")
+                # The corners and the middle of a name stand for it when the next one looks for room.
+                dots = np.vstack([dots, [(left + part * wide, y) for part in (0, 0.25, 0.5, 0.75, 1)]])
+                named += 1
+                break
+
+
+def _any_inside(dots: np.ndarray, box: tuple[float, float, float, float]) -> bool:
+    x, y = dots[:, 0], dots[:, 1]
+    return bool(((x > box[0]) & (x < box[1]) & (y > box[2]) & (y < box[3])).any())
 
 
 def _strips(sheet: Sheet, part: Slice) -> None:
@@ -88,7 +89,9 @@ def _strips(sheet: Sheet, part: Slice) -> None:
             dots = panel.scatter(
                 share, row + offset, s=18, color=_fill(state), edgecolor=COLOURS[state], linewidth=1, alpha=0.75
             )
-            sheet.hint(dots, [f"{s}: {word} {number(v)} of the words' mass" for s, v in zip(means.index, share)])
+            sheet.hint(
+                dots, [f"{s}: {word} {number(v)} of the words' mass" for s, v in zip(means.index, share, strict=True)]
+            )
         panel.set(xlim=(-0.02, 1.02), ylim=(len(states) - 0.5, -0.5), title=clean(word))
         panel.set_yticks(range(len(states)), states)
         panel.set_xlabel("share")
@@ -116,8 +119,9 @@ def _bars(sheet: Sheet, scores: dict[str, dict[str, Any]], names: list[str]) -> 
             at = row + (order - (len(scores) - 1) / 2) * thick
             end = high if known(high) else value
             longest = max(longest, end)
-            bars = panel.barh(at, value, thick * 0.82, color=COLOURS[state], alpha=0.55 if state == "before" else 1)
-            sheet.hint(bars[0], [f"{name}, {state}: {number(value)}"])
+            colours = {"facecolor": _fill(state), "edgecolor": COLOURS[state], "linewidth": 1.6}
+            (bar,) = panel.barh(at, value, thick * 0.8, **colours)
+            sheet.hint(bar, [f"{name}, {state}: {number(value)}"])
             if known(low) and known(high):
                 panel.plot([low, high], [at, at], color=INK, linewidth=1.4)
             panel.annotate(number(value), (end, at), (8, 0), textcoords="offset points", va="center_baseline")
@@ -126,7 +130,7 @@ def _bars(sheet: Sheet, scores: dict[str, dict[str, Any]], names: list[str]) -> 
     panel.grid(False, axis="y")
 
 
-def blocks(ranking: pd.DataFrame) -> Markup:
+def blocks(ranking: Frame) -> Markup:
     """BMI by block in both readings, and below them the ranking's own score; the chosen block is marked."""
     readings = {"bmi_before_norm": "BMI, before the final norm", "bmi_after_norm": "BMI, after the final norm"}
     found = {c: text for c, text in readings.items() if c in ranking and ranking[c].notna().any()}
@@ -134,18 +138,18 @@ def blocks(ranking: pd.DataFrame) -> Markup:
     label = f"Scores by block; chosen: {', '.join(map(str, chosen)) or 'none'}"
 
     def paint(sheet: Sheet) -> None:
-        layout = [[c] for c in (*found, "score")] if sheet.narrow else [list(found) or ["score"], ["score"] * len(found)]
-        layout = [row for row in layout if row][: 1 + len(found)]
-        sheet.panels(1, 1, 190 * len(layout) + 20)[0].remove()
-        for column, panel in sheet.figure.subplot_mosaic(layout).items():
-            _block_bars(sheet, panel, ranking, str(column), chosen)
-            panel.set_title(found.get(str(column), "Score the block was chosen by"))
-        panel.set_xlabel("block")
+        top = [[column] for column in found] if sheet.narrow else [list(found)] if found else []
+        layout = [*top, ["score"] * len(top[0] if top else "1")]
+        panels: dict[str, Axes] = sheet.size(190 * len(layout) + 20).subplot_mosaic(layout)  # type: ignore[call-overload]
+        for column, panel in panels.items():
+            _block_bars(sheet, panel, ranking, column, chosen)
+            panel.set_title(found.get(column, "Score the block was chosen by"))
+        panels["score"].set_xlabel("block")
 
     return inline("blocks", label, paint)
 
 
-def _block_bars(sheet: Sheet, panel: Axes, ranking: pd.DataFrame, column: str, chosen: list[int]) -> None:
+def _block_bars(sheet: Sheet, panel: Axes, ranking: Frame, column: str, chosen: list[int]) -> None:
     lines = ranking.dropna(subset=[column]).sort_values("block")
     for block, value in zip(lines["block"], lines[column], strict=True):
         mark = int(block) in chosen
@@ -170,18 +174,12 @@ def _block_bars(sheet: Sheet, panel: Axes, ranking: pd.DataFrame, column: str, c
 
 def leaning(part: Slice, name: str) -> Markup:
     """The subjects farthest from even as a dumbbell: signed for two words, the spread for more."""
-    lean = {state: _lean(means, part.words) for state, means in part.means.items()}
-    first = next(iter(lean.values()))
-    top = first.abs().sort_values(ascending=False, kind="stable").index[:TOP]
-    label = f"The {len(top)} professions farthest from even: {', '.join(lean)}"
-    return inline(name, label, lambda sheet: _dumbbell(sheet, {s: v.reindex(top) for s, v in lean.items()}, part.words))
+    lean = farthest(part)
+    label = f"The {len(next(iter(lean.values())))} professions farthest from even: {', '.join(lean)}"
+    return inline(name, label, lambda sheet: _dumbbell(sheet, lean, part.words))
 
 
-def _lean(means: pd.DataFrame, words: list[str]) -> pd.Series:
-    return means[words[0]] - means[words[1]] if len(words) == 2 else means.max(axis=1) - means.min(axis=1)
-
-
-def _dumbbell(sheet: Sheet, lean: dict[str, pd.Series], words: list[str]) -> None:
+def _dumbbell(sheet: Sheet, lean: dict[str, Column], words: list[str]) -> None:
     top = next(iter(lean.values()))
     rows = np.arange(len(top))
     (panel,) = sheet.panels(1, 1, 70 + 25 * len(top))
@@ -197,11 +195,11 @@ def _dumbbell(sheet: Sheet, lean: dict[str, pd.Series], words: list[str]) -> Non
     panel.margins(x=0.06)
     panel.grid(False, axis="y")
     if len(words) == 2:
-        panel.set_xlabel(f"← more {clean(words[1], 14)}      more {clean(words[0], 14)} →")
+        panel.set_xlabel(f"← more {clean(words[1], 14)}\u2003·\u2003more {clean(words[0], 14)} →")
     panel.locator_params(axis="x", nbins=6)
 
 
-def curve(table: pd.DataFrame) -> Markup:
+def curve(table: Frame) -> Markup:
     """The loss by step, and its parts in a panel of their own: their scales differ."""
     numeric = table.select_dtypes("number").columns
     parts = [c for c in numeric if c not in ("step", "epoch", "loss") and table[c].notna().any()]
@@ -226,7 +224,7 @@ def curve(table: pd.DataFrame) -> Markup:
     return inline("curve", label, paint)
 
 
-def _line(panel: Axes, table: pd.DataFrame, column: str, colour: str, style: str = "-") -> None:
+def _line(panel: Axes, table: Frame, column: str, colour: str, style: str = "-") -> None:
     values = table[column]
     if len(table) >= DENSE:
         panel.plot(table["step"], values, color=colour, linewidth=0.8, alpha=0.3)
@@ -234,7 +232,7 @@ def _line(panel: Axes, table: pd.DataFrame, column: str, colour: str, style: str
     panel.plot(table["step"], values, color=colour, linewidth=2, linestyle=style, label=clean(column, 24))
 
 
-def _mark_epochs(panel: Axes, table: pd.DataFrame) -> None:
+def _mark_epochs(panel: Axes, table: Frame) -> None:
     if "epoch" not in table:
         return
     begun = np.ceil(table["epoch"]).diff() > 0
@@ -245,10 +243,12 @@ def _mark_epochs(panel: Axes, table: pd.DataFrame) -> None:
 def interval_strip(scores: dict[str, dict[str, Any]]) -> Markup:
     """A metric's values and intervals on one line with its ideal: the verdict at a glance."""
     seen = [s.get(key) for s in scores.values() for key in ("value", "low", "high", "ideal")]
-    numbers = [float(v) for v in seen if v is not None and known(v)]
+    numbers = [float(v) for v in seen if known(v)]
     if not numbers:
         return Markup("")
-    low, reach = min(numbers), (max(numbers) - min(numbers)) or 1.0
+    # From 0, lest 0.98 beside an ideal of 1 look far off.
+    low = min(0.0, *numbers)
+    reach = (max(numbers) - low) or 1.0
 
     def at(value: float) -> str:
         return f"{8 + 144 * (value - low) / reach:.1f}"
@@ -256,9 +256,11 @@ def interval_strip(scores: dict[str, dict[str, Any]]) -> Markup:
     shapes = ['<line x1="8" x2="152" y1="16" y2="16" stroke="var(--line)"/>']
     ideal = next(iter(scores.values())).get("ideal")
     if known(ideal):
-        shapes.append(f'<path d="M{at(ideal)} 5v22" stroke="currentColor" stroke-dasharray="2 2"/>')  # type: ignore[arg-type]
+        shapes.append(f'<path d="M{at(ideal)} 5v22" stroke="currentColor" stroke-dasharray="2 2"/>')
     for state, score in scores.items():
         shapes += _strip_marks(state, score, at)
+    words = ", ".join(f"{state} {number(score.get('value'))}" for state, score in scores.items())
+    shapes.insert(0, f"<title>{words}</title>")
     return Markup(f'<svg class="strip" viewBox="0 0 160 32" aria-hidden="true">{"".join(shapes)}</svg>')
 
 
@@ -270,5 +272,7 @@ def _strip_marks(state: str, score: dict[str, Any], at: Any) -> list[str]:
         marks.append(f'<line {ends} y1="16" y2="16" stroke="{colour}" stroke-width="5" stroke-opacity="0.35"/>')
     if known(score.get("value")):
         fill = "var(--page)" if state == "before" else colour
-        marks.append(f'<circle cx="{at(score["value"])}" cy="16" r="4.5" fill="{fill}" stroke="{colour}" stroke-width="2"/>')
+        marks.append(
+            f'<circle cx="{at(score["value"])}" cy="16" r="4.5" fill="{fill}" stroke="{colour}" stroke-width="2"/>'
+        )
     return marks

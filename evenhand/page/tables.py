@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import pandas as pd
+import numpy as np
 
-from evenhand.report.folder import PREFIX, RunFolder
-from evenhand.report.plain import MISSING, amount, chance, decimals, duration, exact, known, number, percent
-from evenhand.report.story import ABOUT, metric_name
+from evenhand.page.folder import PREFIX, Column, Frame, RunFolder
+from evenhand.page.plain import MISSING, amount, chance, decimals, duration, exact, known, number, percent
+from evenhand.page.story import metric_name
 
 SYMBOLS = {"improved": "✓", "regressed": "✗", "inconclusive": "≈"}
 EXAMPLES = 10
@@ -40,7 +40,7 @@ class Example(NamedTuple):
     """One prompt whose answer changed, with each number before and after."""
 
     text: str
-    subject: str
+    about: str  # its group, or the word it hints at
     numbers: list[tuple[str, str, str]]
 
 
@@ -62,12 +62,12 @@ class Phase(NamedTuple):
 def span(score: object, sign: bool = False, key: str = "value") -> Span:
     """A score, or a bare number, as text."""
     if not isinstance(score, Mapping):
-        return Span(number(score, sign=sign)) if known(score) else Span(MISSING)  # type: ignore[arg-type]
+        return Span(number(score, sign=sign)) if known(score) else Span(MISSING)
     value, low, high = score.get(key), score.get("low"), score.get("high")
     digits = decimals(value, low, high)
     if not (known(low) and known(high)):
         return Span(number(value, digits, sign))
-    return Span(number(value, digits, sign), f"[{number(low, digits)}, {number(high, digits)}]")
+    return Span(number(value, digits, sign), f"[{number(low, digits, sign)}, {number(high, digits, sign)}]")
 
 
 def scores(run: RunFolder) -> list[ScoreRow]:
@@ -80,11 +80,10 @@ def _score_row(run: RunFolder, metric: str) -> ScoreRow:
     by_state = {state: found[metric] for state, found in run.scores.items() if metric in found}
     any_score = next(iter(by_state.values()))
     verdict = run.results.get("verdicts", {}).get(metric, {})
-    told = any_score.get("headline")
     return ScoreRow(
         metric=metric_name(metric),
         key=metric,
-        about=told if isinstance(told, str) and told != metric else ABOUT.get(metric, ""),
+        about=str(any_score.get("headline", "")),
         ideal=exact(any_score.get("ideal")),
         n=number(any_score.get("n"), 0),
         spans={state: span(by_state.get(state)) for state in run.scores},
@@ -122,7 +121,7 @@ def flat(value: object, name: str = "") -> list[tuple[str, str]]:
         return [row for key, part in value.items() for row in flat(part, f"{name}.{key}" if name else str(key))]
     if isinstance(value, list):
         return [(name, ", ".join(str(part) for part in value))]
-    return [(name, number(value) if isinstance(value, float) else str(value))]
+    return [(name, f"{value:.4g}" if isinstance(value, float) else str(value))]
 
 
 def environment(run: RunFolder) -> list[tuple[str, str]]:
@@ -140,7 +139,9 @@ def cards(run: RunFolder) -> list[Card]:
         found.append(Card(duration(train["seconds"]), "of training"))
     if known(train.get("trainable")) and known(train.get("total")):
         share = percent(train["trainable"] / train["total"])
-        found.append(Card(share, f"of the parameters trained ({amount(train['trainable'])} of {amount(train['total'])})"))
+        found.append(
+            Card(share, f"of the parameters trained ({amount(train['trainable'])} of {amount(train['total'])})")
+        )
     if known(train.get("peak_memory_mb")):
         found.append(Card(memory(train["peak_memory_mb"]), "of memory at the peak"))
     values = [run.scores.get(s, {}).get("perplexity", {}).get("value") for s in ("before", "after")]
@@ -163,7 +164,7 @@ def phases(run: RunFolder) -> list[Phase]:
     return [Phase(names.get(n, n), duration(seconds[n]), round(100 * seconds[n] / longest, 1)) for n in order]
 
 
-def ranking(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+def ranking(table: Frame) -> tuple[list[str], list[list[str]]]:
     """The locator's ranking, best block first: headings and rows."""
     shown = [c for c in table.columns if c not in ("block", "chosen")]
     rows = []
@@ -173,11 +174,11 @@ def ranking(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     return ["block", *(str(c).replace("_", " ") for c in shown)], rows
 
 
-def _cell(value: object) -> str:
-    return number(float(value)) if pd.api.types.is_number(value) else str(value)  # type: ignore[arg-type]
+def _cell(value: Any) -> str:
+    return number(float(value)) if isinstance(value, int | float | np.number) else str(value)
 
 
-def changed(tables: dict[str, pd.DataFrame]) -> list[Example]:
+def changed(tables: dict[str, Frame]) -> list[Example]:
     """The examples whose numbers moved most between before and after, the largest move first."""
     if not {"before", "after"} <= tables.keys():
         return []
@@ -190,18 +191,18 @@ def changed(tables: dict[str, pd.DataFrame]) -> list[Example]:
     return [_example(before.loc[i], after.loc[i], columns) for i in top if moves[i] > 0]
 
 
-def _per_token(table: pd.DataFrame) -> pd.DataFrame:
+def _per_token(table: Frame) -> Frame:
     if not {"nll", "tokens"} <= set(table.columns):
         return table
     # A long text must not count as changed only because it is long.
     return table.assign(**{"nll a token": table["nll"] / table["tokens"].clip(lower=1)})
 
 
-def _example(before: pd.Series, after: pd.Series, columns: list[str]) -> Example:
+def _example(before: Column, after: Column, columns: list[str]) -> Example:
     text = str(before.get("text", ""))
     pairs = [(c, before[c], after[c]) for c in columns if known(float(before[c])) and known(float(after[c]))]
     return Example(
         text=text if len(text) <= LONGEST else text[:LONGEST] + "…",
-        subject=str(before.get("group", "")),
-        numbers=[(c.removeprefix(PREFIX), number(float(b)), number(float(a))) for c, b, a in pairs],
+        about=f"hint: {before['hint']}" if "hint" in before else str(before.get("group", "")),
+        numbers=[(c.removeprefix(PREFIX), number(float(b), 3), number(float(a), 3)) for c, b, a in pairs],
     )

@@ -9,8 +9,8 @@ import jinja2
 import yaml
 from markupsafe import Markup
 
-from evenhand.report import figures, story, tables
-from evenhand.report.folder import RunFolder, read, slices
+from evenhand.page import figures, story, tables
+from evenhand.page.folder import RunFolder, read, slices
 
 HERE = Path(__file__).parent
 
@@ -60,7 +60,7 @@ def _scores(run: RunFolder) -> dict[str, Any]:
 
 
 def _facts(run: RunFolder) -> list[tuple[str, str]]:
-    named = {"command": run.config.get("command"), "model": run.config.get("model"), "method": story.method_name(run)}
+    named = {"model": run.config.get("model"), "method": story.method_name(run)}
     others = {key: run.config.get(key) for key in ("data", "seed", "limit")}
     shown = {**named, **others, "device": run.environment.get("device")}
     return [(key, str(value)) for key, value in shown.items() if isinstance(value, str | int) and value != ""]
@@ -82,13 +82,15 @@ def _pictures(run: RunFolder) -> dict[str, Any]:
 
 
 def _curve(run: RunFolder) -> tuple[Markup, str] | None:
-    if run.curve is None:
+    if run.curve is None or not run.curve["loss"].notna().any():
         return None
-    return figures.curve(run.curve), story.about_curve(run.curve, run.results.get("train") or {})
+    curve = run.curve.dropna(subset=["loss"])
+    return figures.curve(curve), story.about_curve(curve, run.results.get("train") or {})
 
 
 def _rest(run: RunFolder) -> dict[str, Any]:
-    examples = [(story.metric_name(metric), tables.changed(found)) for metric, found in run.tables.items()]
+    order = [m for m in run.scores.get("before", {}) if m in run.tables]
+    examples = [(story.metric_name(metric), tables.changed(run.tables[metric])) for metric in order]
     return {
         "cards": tables.cards(run),
         "phases": tables.phases(run),

@@ -72,10 +72,14 @@ class Sheet:
         self.figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1, wspace=0.03, hspace=0.05)  # type: ignore[union-attr]
         self.hints: dict[str, list[str]] = {}
 
+    def size(self, height: float) -> Figure:
+        """The figure, made this many pixels high."""
+        self.figure.set_size_inches(self.width / POINT, height / POINT)
+        return self.figure
+
     def panels(self, rows: int, columns: int, height: float, **options: Any) -> list[Axes]:
         """Panels filling the sheet, `height` pixels in all."""
-        self.figure.set_size_inches(self.width / POINT, height / POINT)
-        return list(self.figure.subplots(rows, columns, squeeze=False, **options).flat)
+        return list(self.size(height).subplots(rows, columns, squeeze=False, **options).flat)
 
     def hint(self, artist: Artist, words: list[str]) -> None:
         """Give an artist's marks, in order, the words to show on hover (no script needed)."""
@@ -99,7 +103,8 @@ def inline(name: str, title: str, paint: Callable[[Sheet], None]) -> Markup:
     for kind, width, font in (("wide", WIDE, 13.0), ("narrow", NARROW, 11.5)):
         sizes = {"font.size": font, "axes.titlesize": font, "axes.labelsize": font - 1}
         ticks = {"xtick.labelsize": font - 1, "ytick.labelsize": font - 1}
-        with mpl.rc_context({**SETTINGS, **sizes, **ticks, "svg.hashsalt": name}), warnings.catch_warnings():
+        settings: dict[Any, Any] = {**SETTINGS, **sizes, **ticks, "svg.hashsalt": name}
+        with mpl.rc_context(settings), warnings.catch_warnings():
             # The browser's font has the letters that matplotlib's lacks.
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")
             sheet = Sheet(width)
@@ -110,7 +115,7 @@ def inline(name: str, title: str, paint: Callable[[Sheet], None]) -> Markup:
 
 def _page_svg(sheet: Sheet, name: str, title: str) -> str:
     file = io.BytesIO()
-    sheet.figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    sheet.figure.savefig(file, format="svg")
     root = ElementTree.fromstring(file.getvalue())
     _strip_names(root)
     _add_hints(root, sheet.hints)
@@ -129,7 +134,7 @@ def _strip_names(root: ElementTree.Element) -> None:
         element.tag = element.tag.rpartition("}")[2]
         element.attrib = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
         for child in list(element):
-            # matplotlib's <style> has a rule for "*", which would restyle the whole page.
+            # <metadata> holds today's date; <style> has a rule for "*", which would restyle the whole page.
             if child.tag.rpartition("}")[2] in ("metadata", "style"):
                 element.remove(child)
 
@@ -141,16 +146,19 @@ def _add_hints(root: ElementTree.Element, hints: dict[str, list[str]]) -> None:
             continue
         defined = {id(e) for d in group.iter("defs") for e in d.iter()}
         marks = [e for e in group.iter() if e.tag in ("use", "path") and id(e) not in defined]
-        if len(marks) != len(words):
-            raise ValueError(f"{len(words)} hints for {len(marks)} marks: a mark lies outside its panel.")
-        for mark, word in zip(marks, words, strict=True):
-            ElementTree.SubElement(mark, "title").text = word
+        # matplotlib leaves out a mark that lies outside the figure; a hint on its neighbour would be a lie.
+        if len(marks) == len(words):
+            for mark, word in zip(marks, words, strict=True):
+                ElementTree.SubElement(mark, "title").text = word
 
 
 def _rename_ids(root: ElementTree.Element, name: str) -> None:
     """Keep only the ids that something points to, and put the figure's name before them."""
     used = dict.fromkeys(
-        match for e in root.iter() for value in e.attrib.values() for match in re.findall(r"^#(.+)|url\(#(.+?)\)", value)
+        match
+        for e in root.iter()
+        for value in e.attrib.values()
+        for match in re.findall(r"^#(.+)|url\(#(.+?)\)", value)
     )
     new = {a or b: f"{name}-{n}" for n, (a, b) in enumerate(used)}
     for element in root.iter():

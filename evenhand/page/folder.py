@@ -2,12 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pandas as pd
 import yaml
 
+# pandas carries no types, and a checker that guesses them takes every column for "Series | bool | ndarray".
+Frame: TypeAlias = Any
+Column: TypeAlias = Any
+
 STATES = {"before": "before", "after": "after", "scores": "measured"}  # the key in results.json -> the state's name
+TOP = 20  # subjects among the farthest from even
 PREFIX = "p_"  # a column p_he holds the probability of the word "he"
 
 
@@ -18,9 +23,9 @@ class RunFolder(NamedTuple):
     environment: dict[str, Any]
     results: dict[str, Any]
     scores: dict[str, dict[str, dict[str, Any]]]  # state -> metric -> score
-    tables: dict[str, dict[str, pd.DataFrame]]  # metric -> state -> one line an example
-    ranking: pd.DataFrame | None
-    curve: pd.DataFrame | None
+    tables: dict[str, dict[str, Frame]]  # metric -> state -> one line an example
+    ranking: Frame | None
+    curve: Frame | None
 
 
 class Slice(NamedTuple):
@@ -28,7 +33,7 @@ class Slice(NamedTuple):
 
     axis: str
     words: list[str]
-    means: dict[str, pd.DataFrame]  # state -> a line a subject, a column a word
+    means: dict[str, Frame]  # state -> a line a subject, a column a word
 
 
 def read(folder: Path) -> RunFolder:
@@ -45,13 +50,13 @@ def read(folder: Path) -> RunFolder:
     )
 
 
-def _table(path: Path) -> pd.DataFrame | None:
+def _table(path: Path) -> Frame | None:
     table = pd.read_parquet(path) if path.exists() else None
     return None if table is None or table.empty else table
 
 
-def _tables(folder: Path) -> dict[str, dict[str, pd.DataFrame]]:
-    found: dict[str, dict[str, pd.DataFrame]] = {}
+def _tables(folder: Path) -> dict[str, dict[str, Frame]]:
+    found: dict[str, dict[str, Frame]] = {}
     for where, state in {"before": "before", "after": "after", "tables": "measured"}.items():
         for path in sorted((folder / where).glob("*.parquet")):
             table = _table(path)
@@ -60,16 +65,32 @@ def _tables(folder: Path) -> dict[str, dict[str, pd.DataFrame]]:
     return found
 
 
-def slices(tables: dict[str, pd.DataFrame]) -> list[Slice]:
+def slices(tables: dict[str, Frame]) -> list[Slice]:
     """Split a metric's tables by axis: each axis compares its own words, so its rows fill only their columns."""
     axes = sorted({axis for table in tables.values() for axis in table["axis"].dropna().unique()}, key=str)
     parts = [_slice(str(axis), {s: t[t["axis"] == axis] for s, t in tables.items()}) for axis in axes]
     return [part for part in parts if len(part.words) > 1 and all(len(m) for m in part.means.values())]
 
 
-def _slice(axis: str, tables: dict[str, pd.DataFrame]) -> Slice:
+def _slice(axis: str, tables: dict[str, Frame]) -> Slice:
     first = next(iter(tables.values()))
     columns = [c for c in first.columns if str(c).startswith(PREFIX) and first[c].notna().any()]
     names = {c: str(c).removeprefix(PREFIX) for c in columns}
     means = {s: t.groupby("subject")[columns].mean().dropna().rename(columns=names) for s, t in tables.items()}
     return Slice(axis, list(names.values()), means)
+
+
+def farthest(part: Slice) -> dict[str, Column]:
+    """How far the subjects farthest from even in the first state lean, in every state.
+
+    Signed, first word less second, for two words; the likeliest less the least likely for more.
+    """
+    lean = {state: _lean(means, part.words) for state, means in part.means.items()}
+    first = next(iter(lean.values()))
+    top = first[first.abs().sort_values(ascending=False, kind="stable").index[:TOP]]
+    order = top.sort_values(ascending=False, kind="stable").index
+    return {state: values.reindex(order) for state, values in lean.items()}
+
+
+def _lean(means: Frame, words: list[str]) -> Column:
+    return means[words[0]] - means[words[1]] if len(words) == 2 else means.max(axis=1) - means.min(axis=1)

@@ -1,5 +1,5 @@
 """Run folders become one self-contained HTML page."""
 
-from evenhand.report.build import build
+from evenhand.page.build import build
 
 __all__ = ["build"]

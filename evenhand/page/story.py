@@ -2,17 +2,11 @@
 
 from typing import Any
 
-import pandas as pd
-
-from evenhand.report.folder import RunFolder, Slice, slices
-from evenhand.report.plain import duration, exact, known, listing, number, percent
+from evenhand.page.folder import PREFIX, Frame, RunFolder, Slice, farthest, slices
+from evenhand.page.plain import SPACE, duration, exact, known, listing, number, percent
 
 NAMES = {"afgb": "AFGB", "ub": "UB", "perplexity": "Perplexity"}
-ABOUT = {
-    "afgb": "gap between the compared words",
-    "ub": "hints followed",
-    "perplexity": "surprise at plain text",
-}
+FAINTER = 0.8  # what is left of the words' probability below which the headline says so
 FACTOR = 2  # "about even": the likeliest word less than this many times as likely as the least likely one
 
 
@@ -24,9 +18,10 @@ def metric_name(metric: str) -> str:
 def title(run: RunFolder) -> str:
     """What was done to which model."""
     model, method = str(run.config.get("model", "a model")), method_name(run)
-    done = {"debias": "debiased", "measure": "measured", "locate": "located", "attribute": "attributed"}
-    word = done.get(str(run.config.get("command")), str(run.config.get("command", "run")))
-    return f"{model}, {word} with {method}" if method and word == "debiased" else f"{model}, {word}"
+    command = str(run.config.get("command", "run"))
+    if command == "debias":
+        return f"{model}, debiased with {method}" if method else f"{model}, debiased"
+    return model + {"measure": ", measured", "locate": ": where the bias sits"}.get(command, f", {command}")
 
 
 def method_name(run: RunFolder) -> str:
@@ -56,15 +51,16 @@ def _changes(run: RunFolder) -> list[str]:
     verdicts = run.results.get("verdicts", {})
     shared = [m for m in run.scores["before"] if m in run.scores["after"]]
     clauses, rest = [], []
-    for metric in sorted(shared, key=lambda m: (list(NAMES).index(m) if m in NAMES else len(NAMES))):
+    for metric in sorted(shared, key=lambda m: list(NAMES).index(m) if m in NAMES else len(NAMES)):
         before, after = run.scores["before"][metric], run.scores["after"][metric]
         verdict = verdicts.get(metric, {}).get("verdict", "inconclusive")
         if not (known(before["value"]) and known(after["value"])):
             continue
         if metric == "afgb":
             clauses.append(_gap_change(_gap_words(run), before["value"], after["value"], verdict))
-        elif metric == "ub" and before.get("ideal") == 1:
-            clauses.append(_hint_change(before["value"], after["value"], verdict))
+            clauses += _fainter(before, after)
+        elif metric == "ub":
+            clauses.append(_hint_change(before["value"], after["value"], verdict, _followed(run, "after")))
         elif metric == "perplexity":
             clauses.append(f"perplexity {_moved(before['value'], after['value'])}")
         else:
@@ -74,15 +70,33 @@ def _changes(run: RunFolder) -> list[str]:
 
 def _gap_change(words: str, before: float, after: float, verdict: str) -> str:
     if verdict == "inconclusive":
-        return f"the gap between {words} did not change for certain ({number(before)} before, {number(after)} after)"
+        return f"the gap between {words} did not change measurably ({number(before)} before, {number(after)} after)"
     return f"the gap between {words} {_moved(before, after)}"
 
 
-def _hint_change(before: float, after: float, verdict: str) -> str:
+def _fainter(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """A model that avoids the words altogether has a small gap too; a reader must not take that for fairness."""
+    old, new = ((score.get("extra") or {}).get("mass") for score in (before, after))
+    if known(old) and known(new) and new < FAINTER * old:
+        return [f"the words themselves became less likely ({number(old)} before, {number(new)} after)"]
+    return []
+
+
+def _followed(run: RunFolder, state: str) -> str:
+    """The share of hinted prompts whose likeliest word is the hinted one; the score where there is no table."""
+    table = run.tables.get("ub", {}).get(state)
+    if table is None:
+        return f"UB {number(run.scores[state]['ub']['value'])}"
+    columns = [column for column in table.columns if str(column).startswith(PREFIX)]
+    likeliest = table[columns].fillna(-1).idxmax(axis=1).str.removeprefix(PREFIX)
+    return percent(float((likeliest == table["hint"]).mean()))
+
+
+def _hint_change(before: float, after: float, verdict: str, followed: str) -> str:
     if verdict == "inconclusive":
-        return f"hints are followed as before ({percent(after)})"
-    often = "more" if after > before else "less"
-    return f"hints are followed {often} often ({percent(before)} before, {percent(after)} after)"
+        return f"hints are followed as before ({followed})"
+    how = "more" if after > before else "less"
+    return f"hints are followed {how} strongly (UB {number(before)} before, {number(after)} after)"
 
 
 def _moved(before: float, after: float) -> str:
@@ -98,10 +112,10 @@ def _moved(before: float, after: float) -> str:
 def _others(rest: list[tuple[str, str]], alone: bool) -> list[str]:
     """Scores without a sentence of their own; one that got worse is always named."""
     clauses = []
-    for verdict, word in (("regressed", "got worse"), ("improved", "got better"), ("inconclusive", "did not change")):
+    for verdict, word in (("regressed", "got worse"), ("improved", "got better"), ("inconclusive", "held still")):
         names = [metric_name(metric) for metric, found in rest if found == verdict]
         if names and (alone or verdict == "regressed"):
-            clauses.append(f"{listing(names)} {word}" + (" for certain" if verdict == "inconclusive" else ""))
+            clauses.append(f"{listing(names)} {word}")
     return clauses
 
 
@@ -112,41 +126,46 @@ def _readings(run: RunFolder) -> list[str]:
         if not known(value):
             continue
         if metric == "afgb":
-            clauses.append(f"the gap between {_gap_words(run)} is {number(value)} ({exact(ideal)} would be even)")
-        elif metric == "ub" and ideal == 1:
-            clauses.append(f"hints are followed at {percent(value)}")
+            clauses.append(f"the gap between {_gap_words(run)} is {number(value)} ({exact(ideal)}{SPACE}would be even)")
+        elif metric == "ub":
+            clauses.append(f"hints are followed ({_followed(run, 'measured')})")
         else:
             aim = f" ({exact(ideal)} is ideal)" if known(ideal) and metric != "perplexity" else ""
             clauses.append(f"{metric_name(metric) if metric not in NAMES else metric} is {number(value)}{aim}")
     return clauses[:4] or ["no score could be taken in this run"]
 
 
-def chosen_blocks(ranking: pd.DataFrame) -> list[int]:
+def chosen_blocks(ranking: Frame) -> list[int]:
     """The blocks the locator chose; the best one where none is marked."""
     if "chosen" in ranking and ranking["chosen"].any():
         return [int(block) for block in ranking.loc[ranking["chosen"].astype(bool), "block"]]
     return [int(ranking.loc[ranking["score"].idxmax(), "block"])] if ranking["score"].notna().any() else []
 
 
-def _located(ranking: pd.DataFrame) -> str:
+def _located(ranking: Frame) -> str:
     chosen = chosen_blocks(ranking)
     if not chosen:
         return "no block stands out"
     plural = len(chosen) > 1
     names = listing([str(block) for block in chosen])
-    return f"block{'s' * plural} {names} of {len(ranking)} {'were' if plural else 'was'} chosen to carry the bias"
+    tail = "were chosen as those that carry the bias" if plural else "was chosen as the one that carries the bias"
+    return f"block{'s' * plural} {names} of {len(ranking)} {tail}"
 
 
-def about_blocks(ranking: pd.DataFrame) -> str:
+def about_blocks(ranking: Frame) -> str:
     """Which block was chosen, and whether the two readings of BMI agree on it."""
-    text = _located(ranking).capitalize() + " (blocks are counted from 0)."
+    tried = int(ranking["score"].notna().sum())
+    some = f", and {tried} were tried" if tried < len(ranking) else ""
+    text = f"{_located(ranking).capitalize()} (blocks are counted from 0{some})."
     readings = [c for c in ("bmi_before_norm", "bmi_after_norm") if c in ranking and ranking[c].notna().any()]
     if len(readings) < 2:
         return text
     first, second = (int(ranking.loc[ranking[c].idxmax(), "block"]) for c in readings)
     if first == second:
         return f"{text} BMI points to block {first} both before and after the final norm."
-    return f"{text} BMI points to block {first} when read before the final norm and to block {second} when read after it."
+    return (
+        f"{text} BMI points to block {first} when read before the final norm and to block {second} when read after it."
+    )
 
 
 def about_words(part: Slice) -> str:
@@ -159,20 +178,21 @@ def about_words(part: Slice) -> str:
 
 
 def about_leaning(part: Slice) -> str:
-    """Which way the subjects lean, in each state."""
-    if len(part.words) > 2:
-        return "The likeliest word's probability less that of the least likely; at 0 all words are equally likely."
-    first, second = part.words
-    lean = {state: int((m[first] > m[second]).sum()) for state, m in part.means.items()}
-    counts = {s: f"{n} to {first} and {len(part.means[s]) - n} to {second}" for s, n in lean.items()}
-    return f"At 0 both words are equally likely. Professions that lean: {_by_state(counts)}."
+    """How far the subjects that leaned most lean in each state."""
+    lean = farthest(part)
+    two = len(part.words) == 2
+    shown = f"P({part.words[0]}) less P({part.words[1]})" if two else "the likeliest word less the least likely"
+    means = _by_state({state: number(float(values.abs().mean())) for state, values in lean.items()})
+    chosen = " before" if "before" in lean else ""
+    count = len(next(iter(lean.values())))
+    return f"The {count} professions farthest from even{chosen}: {shown}. Their mean distance from 0: {means}."
 
 
 def _by_state(texts: dict[str, str]) -> str:
     return "; ".join(text if state == "measured" else f"{text} {state}" for state, text in texts.items())
 
 
-def about_curve(curve: pd.DataFrame, train: dict[str, Any]) -> str:
+def about_curve(curve: Frame, train: dict[str, Any]) -> str:
     """Where the loss began and ended."""
     first, last = float(curve["loss"].iloc[0]), float(curve["loss"].iloc[-1])
     seconds = f" ({duration(train['seconds'])})" if known(train.get("seconds")) else ""
