@@ -22,7 +22,7 @@ class Refusal(ValueError):
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def options(cls: type[C]) -> type[C]:
-    """Make a class a set of options: frozen, keyword-only, unknown keys refused, the docstring under a field its help."""
+    """Make a class a set of options: frozen, keyword-only, unknown keys refused, a field's docstring its help."""
     return dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", use_attribute_docstrings=True))(cls)
 
 

@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from evenhand.lm import LM
 
-__all__ = ["block_inputs", "head_inputs", "heading", "reading_at", "starting_at"]
+__all__ = ["block_inputs", "head_inputs", "heading", "narrowed", "reading_at", "starting_at"]
 
 
 @contextlib.contextmanager
@@ -67,7 +68,7 @@ def head_inputs(lm: LM) -> Iterator[list[Tensor]]:
 
 @contextlib.contextmanager
 def reading_at(lm: LM, rows: Tensor, positions: Tensor) -> Iterator[None]:
-    """Give the output head only these positions, so that the logits are [1, m, v]: the vocabulary is most of the work."""
+    """Give the output head only these positions, so that the logits are [1, m, v]: the head is much of the work."""
 
     def select(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return (args[0][rows, positions].unsqueeze(0), *args[1:])  # [1, m, d]
@@ -84,6 +85,23 @@ def heading(lm: LM, states: Tensor) -> Iterator[None]:
         return (states.unsqueeze(0), *args[1:])
 
     with hooked([lm.head.register_forward_pre_hook(replace)]):
+        yield
+
+
+@contextlib.contextmanager
+def narrowed(lm: LM, positions: Tensor) -> Iterator[None]:
+    """Let the last block's MLP work on one position of each row [n], where nothing else is read behind it.
+
+    Its output [n, 1, d] is added to every position of the residual stream, which is right at the one that counts."""
+    if not lm.plain_mlp:
+        yield
+        return
+
+    def select(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        rows = torch.arange(len(positions), device=positions.device)
+        return (args[0][rows, positions].unsqueeze(1), *args[1:])
+
+    with hooked([lm.blocks[-1].get_submodule("mlp").register_forward_pre_hook(select)]):
         yield
 
 

@@ -104,6 +104,11 @@ class LM:
         token = self.tokenizer.bos_token_id
         return token if token is not None else self.tokenizer.eos_token_id
 
+    @property
+    def plain_mlp(self) -> bool:
+        """Whether a block ends by adding `mlp(x)` to its residual stream, as the families with a parallel plan do."""
+        return self.model.config.model_type not in PROJECTIONS and self.projections[1].startswith("mlp.")
+
     def require(self, kind: Kind, why: str) -> None:
         """Refuse a model of another kind."""
         if self.kind != kind:

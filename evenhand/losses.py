@@ -17,14 +17,14 @@ NEAR = 0.3
 def balance(logits: Tensor, words: Sequence[int]) -> Tensor:
     """How far the words' log-probabilities are apart, over all pairs; nothing else about the distribution counts.
 
-    Quadratic near zero and linear beyond, because a few strongly biased prompts would otherwise make the whole gradient."""
+    Quadratic near zero and linear beyond, because a few strongly biased prompts would else make all of the gradient."""
     pairs = list(itertools.combinations(words, 2))
     ratios = logits[:, [a for a, _ in pairs]] - logits[:, [b for _, b in pairs]]  # [n, pairs]
     return smooth_l1_loss(ratios, torch.zeros_like(ratios), beta=NEAR)
 
 
 def towards(logits: Tensor, words: Sequence[int], weights: Sequence[float] = ()) -> Tensor:
-    """Cross-entropy towards each word, added up: least where every word has 1/w (LFTF eq. 5, as its ablation implies)."""
+    """Cross-entropy towards each word, added up: least where each has 1/w (LFTF eq. 5, as its ablation implies)."""
     logp = logits.log_softmax(-1)[:, list(words)]  # [n, w]
     weight = torch.tensor(list(weights) or [1.0] * len(words), device=logits.device)
     return -(logp * weight).sum(-1).mean()

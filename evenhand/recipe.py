@@ -64,7 +64,7 @@ def default_folder(target: Path) -> Path:
 
 
 def follow_table(content: dict[str, Any], folder: Path, *, quiet: bool) -> Path:
-    """Every row with every seed, the base model measured once; finished runs are kept, so that a table can be gone on with."""
+    """Every row with every seed, the base model measured once; finished runs are kept when a table is gone on with."""
     rows, seeds = content.pop("rows"), content.pop("seeds", [0])
     base = folder / "base"
     if not is_finished(base):
@@ -114,7 +114,7 @@ def training(folder: Path) -> dict[str, float]:
 
 
 def table_lines(table: dict[str, dict[str, Any]]) -> list[str]:
-    """A table in Markdown: mean over seeds, with the standard deviation where there are several, and the change from base."""
+    """A table in Markdown: mean over seeds, their standard deviation, and the change from the base model."""
     columns = list(next(iter(reversed(table.values()))))
     lines = ["| row | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for name, row in table.items():

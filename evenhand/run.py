@@ -34,7 +34,7 @@ def is_finished(folder: Path) -> bool:
 
 
 class Run:
-    """A folder that is finished or not: what is saved in it is whole, and the next call goes on where this one stopped."""
+    """A folder that is finished or not; what is saved in it is whole, and the next call goes on from there."""
 
     def __init__(self, folder: Path, quiet: bool = False, seed: int = 0) -> None:
         self.folder = folder
@@ -47,7 +47,7 @@ class Run:
     def open(
         cls, target: Path, config: dict[str, Any], *, overwrite: bool = False, quiet: bool = False
     ) -> Iterator["Run"]:
-        """Work in `<target>.part`, going on with an unfinished one of the same config; rename it when the block ends."""
+        """Work in `<target>.part`, going on with an unfinished one of the same config; rename it when all is done."""
         if target.exists() and not overwrite:
             raise Refusal(f"{target} exists already; choose another --out, or add --overwrite to replace it.")
         part = target.with_name(target.name + ".part")

@@ -124,7 +124,7 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
 def token_nll(lm: LM, ids: Sequence[int], window: int, stride: int, run: Run, what: str) -> np.ndarray:
     """Minus the log-probability of every token of a long text but the first, each read with up to `window` before it.
 
-    Windows advance by `stride` and only new tokens are scored. The prefix stands before each window and is not scored."""
+    Windows advance by `stride` and only new tokens are scored. The prefix stands before each window, unscored."""
     lm.require("causal", what)
     prefix = lm.tokenizer(lm.prefix).input_ids if lm.prefix else []
     nll = np.zeros(len(ids))
@@ -142,7 +142,7 @@ def token_nll(lm: LM, ids: Sequence[int], window: int, stride: int, run: Run, wh
 
 def window_ends(length: int, window: int, stride: int) -> list[tuple[int, int]]:
     """From which token to which each window scores; the text's first token has nothing before it."""
-    ends = list(range(min(window, length), length, stride)) + [length]
+    ends = [*range(min(window, length), length, stride), length]
     starts = [1, *ends[:-1]]
     return [(start, end) for start, end in zip(starts, ends, strict=True) if start < end]
 

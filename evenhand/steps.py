@@ -94,7 +94,7 @@ def locate(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet:
 
 
 def debias(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet: bool = False) -> dict[str, Any]:
-    """Measure, fit the method, measure again, compare; every step of an interrupted run is taken up where it stopped."""
+    """Measure, fit the method, measure again, compare; an interrupted run is taken up at the step where it stopped."""
     method = build(catalog.load("methods", job.method), job.settings.get("method", {}), f"method {job.method}")
     plan = planned(job, data="")
     kind = method.reads.__name__

@@ -48,9 +48,8 @@ def verdict_table(results: dict[str, Any]) -> str:
     if "train" in results:
         train = results["train"]
         share = 100 * train["trainable"] / train["total"]
-        lines.append(
-            f"trained {train['trainable']:,} of {train['total']:,} parameters ({share:.2g} %) in {train['seconds']:.0f} s"
-        )
+        count = f"{train['trainable']:,} of {train['total']:,} parameters"
+        lines.append(f"trained {count} ({share:.2g} %) in {train['seconds']:.0f} s")
     return "\n".join(lines)
 
 

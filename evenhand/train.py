@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from evenhand.hooks import block_inputs, head_inputs, heading, reading_at, starting_at
+from evenhand.hooks import block_inputs, head_inputs, heading, narrowed, reading_at, starting_at
 from evenhand.lm import LM, put
 from evenhand.run import Run, show_progress
 
@@ -78,8 +78,11 @@ def logits(lm: LM, block: int | None, inputs: Sequence[Tensor], at: Sequence[Ten
         padded = pad_sequence([inputs[row] for row in part], batch_first=True)  # [n, s, d] or [n, s]
         counts = [len(at[row]) for row in part]
         rows = torch.repeat_interleave(torch.arange(len(part)), torch.tensor(counts)).to(padded.device)
+        positions = torch.cat([at[row] for row in part]).to(padded.device)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(reading_at(lm, rows, torch.cat([at[row] for row in part]).to(padded.device)))
+            stack.enter_context(reading_at(lm, rows, positions))
+            if max(counts) == 1:
+                stack.enter_context(narrowed(lm, positions))
             if block is None:
                 output = lm.model(input_ids=padded, use_cache=False)
             else:
@@ -224,7 +227,7 @@ def train(
     trainer = DeltaTrainer(
         model=objective,
         args=arguments,
-        train_dataset=[{"row": row} for row in range(rows)],
+        train_dataset=[{"row": row} for row in range(rows)],  # pyright: ignore[reportArgumentType]
         data_collator=lambda items: {"rows": torch.tensor([item["row"] for item in items])},
         callbacks=[Curve(objective, run)],
     )

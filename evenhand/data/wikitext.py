@@ -33,8 +33,8 @@ class WikiText(Dataset):
 
 def read_lines(path: Path) -> Iterator[str]:
     """The lines of a raw file, their line ends kept."""
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8")
-    with opened as file:
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as file:
         yield from file
 
 
@@ -47,7 +47,7 @@ def hub_lines(split: str) -> Iterator[str]:
         table = datasets.load_dataset(source.hub, "wikitext-2-raw-v1", split=split, revision=source.revision)
     except (OSError, ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
         raise Refusal(
-            "wikitext is neither in the folder EVENHAND_DATA names (wikitext2_raw/test.raw.gz) nor to be had from the hub; "
-            "set EVENHAND_DATA, or measure perplexity on plain_text."
+            "wikitext is neither in the folder EVENHAND_DATA names (wikitext2_raw/test.raw.gz) nor to be had from the "
+            "hub; set EVENHAND_DATA, or measure perplexity on plain_text."
         ) from error
     yield from table["text"]

@@ -34,7 +34,7 @@ class BMI(Locator):
     """Add up over all tokens, or take the mean; the order of blocks by sum and by prompt is the same."""
 
     def rank(self, lm: LM, rows: list[Prompt], run: Run) -> Ranking:
-        """Both readings of every block, the chosen one as its score, and its variance over five draws of 100 prompts."""
+        """Both readings of every block, the chosen one as score, and its variance over five draws of 100 prompts."""
         lm.require("causal", "bmi")
         turned, tokens = turns(lm, [row.text for row in rows], run)  # [n, b + 1], [n]
         blocks = len(lm.blocks)
@@ -62,7 +62,7 @@ def variance_over_draws(turned: np.ndarray) -> np.ndarray:
 
 @torch.inference_mode()
 def turns(lm: LM, texts: list[str], run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """Each prompt's token sum of 1 - cos for every block; the last column is the last block read after the final norm."""
+    """Each prompt's token sum of 1 - cos for every block; the last column reads the last block after the final norm."""
     encoded = lm.encode(texts)
     every = list(range(len(lm.blocks) + 1))
     turned = np.zeros((len(texts), len(every)))

@@ -1,8 +1,8 @@
 """Which block to tune: where a small step removes the most bias for what it does to ordinary text.
 
 BMI asks how much a block changes its input, which says little about what tuning it would do. Here the step that Adam
-would take first (the sign of the gradient) is followed in every block at once, to first order for the gain and to second
-order for the harm, so nothing is changed and one pass over a few texts serves all blocks."""
+would take first (the sign of the gradient) is followed in every block at once, to first order for the gain and to
+second order for the harm, so nothing is changed and one pass over a few texts serves all blocks."""
 
 import pandas as pd
 import torch
@@ -71,8 +71,8 @@ def bias_gradients(lm: LM, rows: list[Prompt], parameters: list[Tensor]) -> list
 
 
 def text_gradients(lm: LM, ids: list[int], parameters: list[Tensor], draw: torch.Generator) -> list[Tensor]:
-    """The gradient of the log-likelihood of tokens drawn from the model itself: squared along a step, it is what the step
-    does to the model's distribution (the Fisher information)."""
+    """The gradient of the log-likelihood of tokens drawn from the model itself: squared along a step, it is what the
+    step does to the model's distribution (the Fisher information)."""
     tokens = torch.tensor(ids, device=lm.device)
     logp = logits(lm, None, [tokens], [torch.arange(len(ids))]).log_softmax(-1)
     drawn = torch.multinomial(logp.detach().exp().cpu(), 1, generator=draw).to(lm.device)  # [s, 1]

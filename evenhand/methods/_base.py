@@ -1,4 +1,4 @@
-"""What a method is: `fit` is the whole algorithm and returns the small state that `attach` needs to rebuild the model."""
+"""What a method is: `fit` is the whole algorithm and returns the small state that `attach` rebuilds the model from."""
 
 from typing import Any, ClassVar
 
