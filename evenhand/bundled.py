@@ -4,6 +4,7 @@ import hashlib
 import importlib.metadata
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -71,6 +72,7 @@ def convert(name: str, source: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    print(f"converting {name} for the first use (about half a minute, once)", file=sys.stderr, flush=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
     try:

@@ -41,14 +41,15 @@ Overwrite = Annotated[bool, typer.Option(help="Replace a finished run.")]
 Trust = Annotated[bool, typer.Option(help="Run code from the model's repository.")]
 
 
-def job(command: str, model: str, settings: list[str] | None, **fields: Any) -> Any:
-    """A job from what was typed."""
+def job(command: str, typed: dict[str, Any]) -> Any:
+    """A job from a verb's arguments: those that are no part of it (out, quiet, ...) are left to the verb."""
     from evenhand.recipe import job_of
 
-    given = {name: value for name, value in fields.items() if value not in (None, "")}
+    aside = ("out", "overwrite", "quiet", "as_json", "settings")
+    given = {name: value for name, value in typed.items() if name not in aside and value not in (None, "")}
     if "metrics" in given:
         given["metrics"] = [name.strip() for name in given["metrics"].split(",") if name.strip()]
-    return job_of({"command": command, "model": model, "settings": parse_settings(settings or []), **given})
+    return job_of({"command": command, "settings": parse_settings(typed["settings"] or []), **given})
 
 
 @app.command("ls")
@@ -87,21 +88,10 @@ def measure(
     as_json: Json = False,
 ) -> None:
     """Measure a model."""
+    given = job("measure", locals())
     from evenhand import steps
     from evenhand.tables import scores_table
 
-    given = job(
-        "measure",
-        model,
-        settings,
-        metrics=metrics,
-        data=data,
-        limit=limit,
-        seed=seed,
-        dtype=dtype,
-        device=device,
-        trust_remote_code=trust_remote_code,
-    )
     results = steps.measure(given, out, overwrite=overwrite, quiet=quiet)
     emit(results, as_json, lambda: scores_table(results["scores"]))
     tell_report(out, as_json)
@@ -124,21 +114,10 @@ def locate(
     as_json: Json = False,
 ) -> None:
     """Find the block that carries the bias."""
+    given = job("locate", locals())
     from evenhand import steps
     from evenhand.tables import ranking_table
 
-    given = job(
-        "locate",
-        model,
-        settings,
-        locator=locator,
-        data=data,
-        limit=limit,
-        seed=seed,
-        dtype=dtype,
-        device=device,
-        trust_remote_code=trust_remote_code,
-    )
     ranking = steps.locate(given, out, overwrite=overwrite, quiet=quiet)
     emit(ranking, as_json, lambda: ranking_table(ranking))
     tell_report(out, as_json)
@@ -165,25 +144,10 @@ def debias(
     as_json: Json = False,
 ) -> None:
     """Measure, debias, measure again, and say what changed."""
+    given = job("debias", locals())
     from evenhand import steps
     from evenhand.tables import verdict_table
 
-    given = job(
-        "debias",
-        model,
-        settings,
-        method=method,
-        preset=preset,
-        metrics=metrics,
-        data=data,
-        before=before,
-        limit=limit,
-        train_limit=train_limit,
-        seed=seed,
-        dtype=dtype,
-        device=device,
-        trust_remote_code=trust_remote_code,
-    )
     results = steps.debias(given, out, overwrite=overwrite, quiet=quiet)
     emit(results, as_json, lambda: verdict_table(results))
     tell_report(out, as_json)
@@ -318,6 +282,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

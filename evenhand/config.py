@@ -124,6 +124,6 @@ def read_yaml(path: str) -> dict[str, Any]:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean ...?` when a known name is near, else nothing."""
+    """` (did you mean ...?)` when a known name is near, else nothing."""
     near = difflib.get_close_matches(str(name), list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -84,6 +84,8 @@ class LM:
             raise Refusal(
                 f"{name} is a folder without config.json: give a transformers folder or a finished debias run."
             )
+        if not folder.is_dir() and name not in BUNDLED and "/" not in name and closest(name, BUNDLED):
+            raise Refusal(f"There is no model {name!r}{closest(name, BUNDLED)}; a hub id has the form owner/name.")
         source = str(bundled_folder(name)) if name in BUNDLED and not folder.is_dir() else name
         model, tokenizer, kind = load_pretrained(source, name, dtype, trust_remote_code)
         return cls(model.to(where), tokenizer, name, kind)  # pyright: ignore[reportArgumentType]

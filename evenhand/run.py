@@ -13,10 +13,11 @@ from typing import Any, TextIO, TypeVar
 
 import pandas as pd
 import yaml
+from accelerate import PartialState
 
 from evenhand.config import Refusal
 
-__all__ = ["Run", "is_finished"]
+__all__ = ["Run", "is_finished", "is_main"]
 
 T = TypeVar("T")
 LINE_EVERY = 30.0
@@ -57,6 +58,7 @@ class Run:
             run = cls(part, quiet, config.get("seed", 0))
             run.save("config.yaml", config)
             yield run
+            run.settle()
             if is_main():
                 (part / ".lock").unlink(missing_ok=True)
                 replaced = target.with_name(target.name + ".old")
@@ -65,6 +67,11 @@ class Run:
                 part.rename(target)
                 shutil.rmtree(replaced, ignore_errors=True)
             run.folder = target
+            run.settle()
+
+    def settle(self) -> None:
+        """Wait until every process has come this far, so that what the first one saved can be read by all."""
+        PartialState().wait_for_everyone()
 
     def has(self, name: str) -> bool:
         """Whether something was saved under this name, by this call or an interrupted one."""

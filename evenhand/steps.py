@@ -1,12 +1,15 @@
 """The road as plain functions: measure, locate, debias, compare, check. Read this first."""
 
+import contextlib
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+from accelerate.utils import broadcast_object_list
 
 from evenhand import catalog, stats
 from evenhand.config import Refusal, build, options, values
@@ -17,7 +20,7 @@ from evenhand.export import save_method
 from evenhand.lm import LM
 from evenhand.metrics._base import Metric
 from evenhand.page import build as build_page
-from evenhand.run import Run, is_finished
+from evenhand.run import Run, is_finished, is_main
 
 __all__ = ["Job", "check", "compare", "debias", "locate", "measure"]
 
@@ -114,6 +117,7 @@ def debias(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet:
             run.say(f"debiasing with {job.method}")
             state = method.fit(lm, rows, run)
             save_method(run, lm, job.model, job.method, values(method), state)
+            run.settle()
         train = run.read("train.json")
         seconds |= {
             "train": train["seconds"],
@@ -122,6 +126,7 @@ def debias(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet:
         }
         after = measured(lm, plan, "after", run)
         seconds["after"] += time.time()
+        run.settle()
         results = {
             "before": before,
             "after": after,
@@ -224,10 +229,13 @@ def dataset_rows(name: str, kind: str, split: str, limit: int | None, settings: 
     return build(cls, passed, f"dataset {name}").take(split, limit)
 
 
-def opened(job: Job, out: Path | None, overwrite: bool, quiet: bool) -> Any:
-    """The run's folder, or a temporary one for a call that keeps nothing."""
-    target = out or Path(tempfile.mkdtemp(prefix="evenhand-")) / "run"
-    return Run.open(target, values(job), overwrite=overwrite, quiet=quiet)
+@contextlib.contextmanager
+def opened(job: Job, out: Path | None, overwrite: bool, quiet: bool) -> Iterator[Run]:
+    """The run's folder, or for a call that keeps nothing a temporary one, the same for all processes."""
+    with tempfile.TemporaryDirectory(prefix="evenhand-") as temporary:
+        shared = broadcast_object_list([temporary])[0]
+        with Run.open(out or Path(shared) / "run", values(job), overwrite=overwrite, quiet=quiet) as run:
+            yield run
 
 
 def loaded(job: Job, run: Run) -> LM:
@@ -242,10 +250,13 @@ def measured(lm: LM, plan: list[Planned], where: str, run: Run) -> dict[str, Any
     scores = {}
     for name, metric, data, rows in plan:
         file = f"{where}/{name.replace(':', '-')}.parquet"
-        if not run.has(file):
+        if run.has(file):
+            table = run.read(file)
+        else:
             run.say(f"measuring {name} on {len(rows)} rows of {data}")
-            run.save(file, metric.score(lm, rows, run))
-        scores[name] = metric.report(run.read(file)) | {"data": {"name": data, "checksum": checksum(rows)}}
+            table = metric.score(lm, rows, run)
+            run.save(file, table)
+        scores[name] = metric.report(table) | {"data": {"name": data, "checksum": checksum(rows)}}
     return scores
 
 
@@ -285,7 +296,8 @@ def verdicts(plan: list[Planned], before: Path, after: Path) -> dict[str, Any]:
 def finish(run: Run, results: dict[str, Any]) -> None:
     """The results, and the page to look at."""
     run.save("results.json", results)
-    build_page(run.folder)
+    if is_main():
+        build_page(run.folder)
 
 
 def record_environment(job: Job, lm: LM, plan: list[Planned], run: Run) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 CORES = str(len(os.sched_getaffinity(0)))
-# Before torch and huggingface_hub are imported, for both read these once.
+# Before torch, transformers and huggingface_hub are imported, for they read these once.
 os.environ.setdefault("OMP_NUM_THREADS", CORES)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 

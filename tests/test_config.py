@@ -47,9 +47,11 @@ def test_options_construct_with_defaults_and_with_values() -> None:
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_and_all() -> None:
-    assert refusal({"rat": 1}) == (
-        "method child has no option 'rat'; did you mean 'rate'? Its options: rate, mode, count."
-    )
+    message = refusal({"rat": 1})
+    assert message.startswith("method child has no option 'rat'")
+    assert "did you mean 'rate'?" in message
+    assert message.endswith(" Its options: rate, mode, count.")
+    assert "?." not in message
     assert "did you mean" not in refusal({"xyzzy": 1})
 
 
@@ -70,7 +72,7 @@ def test_a_wrong_type_is_refused_by_name(settings: dict[str, Any]) -> None:
 def test_options_cannot_be_changed_or_given_by_position() -> None:
     with pytest.raises(AttributeError):
         Child().rate = 1.0  # pyright: ignore
-    with pytest.raises(TypeError):
+    with pytest.raises((TypeError, ValueError), match="positional"):
         Child(1.0)  # pyright: ignore
 
 
@@ -127,7 +129,12 @@ def test_a_malformed_setting_is_refused_with_an_example(pair: str) -> None:
         {"command": "measure", "model": "smollm2"},
         {"command": "measure", "model": "smollm2", "metrics": ["afgb", "perplexity:wikitext"], "limit": 5, "seed": 3},
         {"command": "debias", "model": "ünïcode: #1", "method": "lftf", "preset": "paper"},
-        {"command": "debias", "model": "m", "method": "lftf", "settings": {"method": {"weights": (0, 1), "rate": 1e-5}}},
+        {
+            "command": "debias",
+            "model": "m",
+            "method": "lftf",
+            "settings": {"method": {"weights": (0, 1), "rate": 1e-5}},
+        },
     ],
 )
 def test_a_job_is_the_same_after_yaml(content: dict[str, Any]) -> None:

@@ -101,7 +101,7 @@ def test_the_four_axes_ask_for_their_words(axis: str, words: tuple[str, ...], en
 
 
 def test_an_unknown_axis_is_refused() -> None:
-    with pytest.raises(Refusal, match="'axis'.*'gender', 'race', 'religion' or 'age'"):
+    with pytest.raises(Refusal, match=r"'axis'.*'gender', 'race', 'religion' or 'age'"):
         build(GenBiasEval, {"axis": "height"}, "dataset genbiaseval")
 
 

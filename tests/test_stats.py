@@ -64,7 +64,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     generator = np.random.default_rng(4)
     covered = 0
     for _ in range(SIMULATIONS):
-        low, high = interval(Mean().draws(table(generator.normal(0.3, 1, size=60))))
+        low, high = interval(Mean().draws(table(generator.normal(0.3, 1, size=40))))
         covered += low <= 0.3 <= high
     assert 0.90 <= covered / SIMULATIONS <= 0.985
 
@@ -73,8 +73,8 @@ def test_p_values_are_even_where_nothing_changes() -> None:
     generator = np.random.default_rng(5)
     p = []
     for _ in range(SIMULATIONS):
-        before = generator.normal(0.5, 1, size=80)
-        after = before + generator.normal(0, 0.3, size=80)
+        before = generator.normal(0.5, 1, size=40)
+        after = before + generator.normal(0, 0.3, size=40)
         p.append(Mean().compare(table(before), table(after)).p)
     below = np.mean(np.array(p) < 0.05)
     assert 0.01 <= below <= 0.12

@@ -22,7 +22,17 @@ from evenhand.lm import AUTO, LM, Kind
 from evenhand.run import Run
 from evenhand.words import AXES
 
-__all__ = ["CAUSAL", "KINDS", "build", "config_of", "quiet_run", "tiny_folder", "tiny_lm", "tiny_model", "tiny_tokenizer"]
+__all__ = [
+    "BLOCKS",
+    "CAUSAL",
+    "KINDS",
+    "assert_clean",
+    "quiet_run",
+    "tiny_folder",
+    "tiny_lm",
+    "tiny_model",
+    "tiny_tokenizer",
+]
 
 CAUSAL = (
     "llama",
@@ -39,7 +49,7 @@ CAUSAL = (
     "falcon",
     "bloom",
 )
-KINDS: dict[str, Kind] = {family: "causal" for family in CAUSAL} | {
+KINDS: dict[str, Kind] = dict.fromkeys(CAUSAL, "causal") | {
     "bert": "masked",
     "roberta": "masked",
     "mpnet": "masked",
@@ -163,6 +173,15 @@ def tiny_folder(path: Path, family: str, seed: int = 0, **settings: Any) -> Path
     lm.model.save_pretrained(path)
     lm.tokenizer.save_pretrained(path)
     return path
+
+
+def assert_clean(lm: LM) -> None:
+    """Nothing hangs on the model."""
+    for name, module in lm.model.named_modules():
+        assert not module._forward_hooks, name
+        assert not module._forward_pre_hooks, name
+        assert not module._backward_hooks, name
+        assert "forward" not in vars(module), name
 
 
 def quiet_run(folder: Path, seed: int = 0) -> Run:

@@ -24,6 +24,21 @@ ACTIONS = {
         "looked for {slot} glasses in the kitchen",
         "enjoyed {slot} lunch",
         "answered {slot} phone with a smile",
+        "sold {slot} house",
+        "packed {slot} bag in the morning",
+        "repaired {slot} old bicycle over the holidays",
+        "thanked {slot} neighbours",
+        "put on {slot} shoes and went out",
+        "told everyone about {slot} journey to the coast",
+        "ate {slot} breakfast",
+        "could not find {slot} wallet",
+        "left {slot} book on the table in the hall",
+        "cleaned {slot} desk",
+        "showed the guests {slot} favourite picture",
+        "wanted to finish {slot} report before the evening",
+        "opened {slot} window",
+        "moved {slot} chair closer to the fire",
+        "waited for {slot} friends in front of the theatre",
     ),
     "dev": ("washed {slot} hands", "read {slot} messages on the train", "opened {slot} shop at nine"),
     "test": (
@@ -48,7 +63,7 @@ class GenHintEval(Dataset):
     """What the order is drawn with."""
 
     def rows(self, split: str) -> Iterator[Prompt]:
-        """Three templates (786 prompts) in dev and test, nine in train; the hint goes round from row to row."""
+        """Three templates (786 prompts) in dev and test, 24 in train; the hint goes round from row to row."""
         prompts = [
             self.prompt(split, action, who) for action in range(len(ACTIONS[split])) for who in range(len(PROFESSIONS))
         ]

@@ -24,6 +24,7 @@ from evenhand.train import Prepared, Schedule, base_logits, logits, prepare, tra
 __all__ = ["LFTF"]
 
 BMI_ROWS = 100
+RATE_TIMES_WIDTH = 1.2
 TEXT_TOKENS = 20
 TEXT_STRIDE = 5
 """A batch takes one sentence for every fourth prompt and looks at every fifth of its positions."""
@@ -61,8 +62,8 @@ class LFTF(Method):
     """The block to tune, instead of locating one."""
     part: Literal["block", "attention", "mlp"] = "block"
     """Tune the whole block, or only its attention or its MLP."""
-    rate: float = 5e-4
-    """Adam's learning rate."""
+    rate: float | None = None
+    """Adam's learning rate; without it 1.2 divided by the hidden size, for a wider block needs smaller steps."""
     epochs: int = 4
     """How often every prompt is seen."""
     batch: int = 32
@@ -71,7 +72,7 @@ class LFTF(Method):
     """Warm the rate up over five steps and let it fall to zero; else constant."""
     keep_words: float = 3.0
     """How strongly the rest of the distribution, and the words' total, stay as they were on the training prompts."""
-    keep_hints: float = 30.0
+    keep_hints: float = 40.0
     """How strongly prompts that hint at a word stay as they were."""
     keep_text: float = 10.0
     """How strongly ordinary text stays as it was."""
@@ -83,13 +84,11 @@ class LFTF(Method):
         names = list(lm.block_parameters(block, self.part))
         run.say(f"tuning block {block} of {len(lm.blocks)}")
         objective = Pull(self, lm, rows, block, run)
-        fit = train(lm, names, len(rows), objective.terms, self.schedule(), run)
+        rate = self.rate if self.rate is not None else RATE_TIMES_WIDTH / lm.model.config.get_text_config().hidden_size
+        schedule = Schedule(rate, self.epochs, self.batch, self.decay)
+        fit = train(lm, names, len(rows), objective.terms, schedule, run)
         keep(run, lm, fit)
         return {"block": block}
-
-    def schedule(self) -> Schedule:
-        """How long and how fast."""
-        return Schedule(self.rate, self.epochs, self.batch, self.decay)
 
     def locate(self, lm: LM, rows: list[Prompt], run: Run) -> int:
         """Rank the blocks once and keep the ranking, with both readings of BMI beside the score."""
