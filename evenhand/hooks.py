@@ -14,6 +14,10 @@ from evenhand.lm import LM
 __all__ = ["block_inputs", "head_inputs", "heading", "narrowed", "reading_at", "starting_at"]
 
 
+GIVE_TUPLES = ("bloom", "falcon")
+"""The families whose blocks return their attention beside the hidden states."""
+
+
 @contextlib.contextmanager
 def hooked(handles: list[Any]) -> Iterator[None]:
     """Remove hooks on the way out, whatever happens."""
@@ -117,7 +121,8 @@ def starting_at(lm: LM, block: int, hidden: Tensor) -> Iterator[None]:
         return args, {**kwargs, "hidden_states": hidden}
 
     def skip(*args: Any, **kwargs: Any) -> Any:
-        return given(args, kwargs)
+        states = given(args, kwargs)
+        return (states, None) if lm.model.config.model_type in GIVE_TUPLES else states
 
     below = lm.blocks[:block]
     for module in below:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 from accelerate import PartialState
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 from transformers import (
@@ -118,17 +119,20 @@ class LM:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids, the tokenizer's own start token included, the prefix in front."""
-        return self.tokenizer([self.prefix + text for text in texts]).input_ids
+        encoded = self.tokenizer([self.prefix + text for text in texts]).input_ids
+        return [self.opened(ids) for ids in encoded] if self.kind == "causal" else encoded
+
+    def opened(self, ids: list[int]) -> list[int]:
+        """Without the end token that some tokenizers close a text with: the next word follows the text, not its end."""
+        closed = len(ids) > 1 and ids[-1] in (self.tokenizer.eos_token_id, self.tokenizer.sep_token_id)
+        return ids[:-1] if closed else ids
 
     def word_ids(self, words: Sequence[str], after: str) -> list[int]:
         """The token each word is when it follows a text (" he", not "he"); a word of several tokens is refused."""
-        context = self.tokenizer(after).input_ids
+        context = self.opened(self.tokenizer(after).input_ids)
         ids = []
         for word in words:
-            with_word = self.tokenizer(f"{after} {word}").input_ids
-            # Some tokenizers close a text with an end token, which would hide the word behind it.
-            if with_word[-1] == context[-1] and len(context) > 1:
-                context, with_word = context[:-1], with_word[:-1]
+            with_word = self.opened(self.tokenizer(f"{after} {word}").input_ids)
             extra = with_word[len(context) :]
             if with_word[: len(context)] != context or len(extra) != 1:
                 pieces = " + ".join(repr(self.tokenizer.decode([token])) for token in extra)
@@ -145,11 +149,14 @@ class LM:
         """The parameters of a block (or of its attention, or of its MLP without norms), by their name in the model."""
         if not 0 <= block < len(self.blocks):
             raise Refusal(f"{self.name} has blocks 0 to {len(self.blocks) - 1}; there is no block {block}.")
-        root = self.projections[0].split(".")[0]
+        paths = [name.split(".") for name in self.projections]
+        # Where the two part: T5 has both under `layer`.
+        depth = next(k for k, (a, b) in enumerate(zip(*paths, strict=False)) if a != b) + 1
+        root = paths[0][:depth]
         chosen = {}
         known = {id(parameter): name for name, parameter in self.model.named_parameters()}
         for name, parameter in self.blocks[block].named_parameters():
-            attention = name.split(".")[0] == root
+            attention = name.split(".")[:depth] == root
             norm = re.search(r"norm|(^|\.)ln_", name) is not None
             if part == "block" or (part == "attention" and attention) or (part == "mlp" and not attention and not norm):
                 chosen[known[id(parameter)]] = parameter
@@ -209,7 +216,7 @@ def load_pretrained(
             trust_remote_code=trust_remote_code,
         )
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise Refusal(load_failure(name, " ".join(str(error).split()))) from error
     return model, tokenizer, kind
 
@@ -218,7 +225,7 @@ def load_failure(name: str, reason: str) -> str:
     """What went wrong on loading, with the remedy."""
     if "trust_remote_code" in reason or "custom code" in reason:
         return f"{name} needs code from its own repository; add --trust-remote-code if you trust it."
-    if "safetensors" in reason and not Path(name).is_file():
+    if "safetensors" in reason and "deserializ" not in reason and not Path(name).is_file():
         return (
             f"{name} has no safetensors weights, and evenhand loads no pickled ones; convert it first ({reason[:200]})."
         )
@@ -264,6 +271,10 @@ def load_adapter(cls: type[LM], folder: Path, **how: Any) -> LM:
     """A PEFT adapter, merged into its base model."""
     from peft import PeftModel
 
+    if not (folder / "adapter_model.safetensors").exists():
+        raise Refusal(
+            f"{folder} has no adapter_model.safetensors, and evenhand loads no pickled weights; convert it first."
+        )
     base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
     lm = cls.load(base, **how)
     merged = PeftModel.from_pretrained(lm.model, str(folder)).merge_and_unload()

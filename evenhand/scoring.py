@@ -127,6 +127,8 @@ def token_nll(lm: LM, ids: Sequence[int], window: int, stride: int, run: Run, wh
     Windows advance by `stride` and only new tokens are scored. The prefix stands before each window, unscored."""
     lm.require("causal", what)
     prefix = lm.tokenizer(lm.prefix).input_ids if lm.prefix else []
+    # A window's first token has nothing before it, so every window starts with one that is scored already.
+    stride = max(1, min(stride, window - 1))
     nll = np.zeros(len(ids))
     windows = [(max(0, end - window), start, end) for start, end in window_ends(len(ids), window, stride)]
     size = 1 if lm.device.type == "cpu" else 16

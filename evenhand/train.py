@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from evenhand.config import Refusal
 from evenhand.hooks import block_inputs, head_inputs, heading, narrowed, reading_at, starting_at
 from evenhand.lm import LM, put
 from evenhand.run import Run, show_progress
@@ -87,7 +88,8 @@ def logits(lm: LM, block: int | None, inputs: Sequence[Tensor], at: Sequence[Ten
                 output = lm.model(input_ids=padded, use_cache=False)
             else:
                 stack.enter_context(starting_at(lm, block, padded))
-                output = lm.model(inputs_embeds=padded, use_cache=False)
+                # The tokens do not matter, only how many; their embeddings may have another width than the blocks.
+                output = lm.model(input_ids=padded.new_zeros(padded.shape[:2], dtype=torch.long), use_cache=False)
         for row, piece in zip(part, output.logits[0].float().split(counts), strict=True):
             found[row] = piece
     return torch.cat(found)
@@ -105,7 +107,9 @@ def base_logits(lm: LM, finals: Tensor) -> Tensor:
 
     The model's own forward is used, because some families cap or scale the logits behind the head."""
     with starting_at(lm, len(lm.blocks), finals), heading(lm, finals):
-        return lm.model(inputs_embeds=finals[None, :1], use_cache=False).logits[0].float()
+        return (
+            lm.model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=lm.device), use_cache=False).logits[0].float()
+        )
 
 
 class Schedule(NamedTuple):
@@ -200,6 +204,10 @@ def train(
     lm: LM, names: Sequence[str], rows: int, loss: Callable[[list[int]], Terms], schedule: Schedule, run: Run
 ) -> Fit:
     """Train these parameters with a loss over row numbers, going on from the last checkpoint of an interrupted run."""
+    if lm.model.dtype == torch.float16:
+        raise Refusal(
+            "Training in float16 gives NaN, for Adam's smallest numbers are zero in it; use --dtype float32 or bfloat16."
+        )
     wanted = set(names)
     for name, parameter in lm.model.named_parameters():
         parameter.requires_grad_(name in wanted)
@@ -235,7 +243,7 @@ def train(
     if lm.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     started = time.time()
-    trainer.train(resume_from_checkpoint=bool(list(checkpoints.glob("checkpoint-*"))))
+    trainer.train(resume_from_checkpoint=newest_whole(checkpoints))
     seconds = time.time() - started
     lm.model.eval()
     for parameter in lm.model.parameters():
@@ -246,6 +254,15 @@ def train(
     history = [entry for entry in trainer.state.log_history if "loss" in entry]
     curve = pd.DataFrame(history).drop(columns=["grad_norm", "learning_rate"], errors="ignore")
     return Fit(curve, seconds, peak_memory_mb(lm))
+
+
+def newest_whole(checkpoints: Path) -> str | None:
+    """The last checkpoint that was written to its end (the trainer's state comes last); half ones are removed."""
+    found = sorted(checkpoints.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    for path in [path for path in found if not (path / "trainer_state.json").exists()]:
+        found.remove(path)
+        shutil.rmtree(path)
+    return str(found[-1]) if found else None
 
 
 def quiet_printer() -> type[TrainerCallback]:

@@ -35,23 +35,26 @@ class Tradeoff(Locator):
         """Gain squared over harm: the harm grows with the square of a step, so its length does not matter."""
         lm.require("causal", "tradeoff")
         parameters = [list(block.parameters()) for block in lm.blocks]
-        for parameter in (flat := [each for block in parameters for each in block]):
+        flat = [each for block in parameters for each in block]
+        trained = [parameter.requires_grad for parameter in flat]
+        for parameter in flat:
             parameter.requires_grad_(True)
         try:
             gradients = bias_gradients(lm, rows[: self.prompts], flat)
-            gain = by_block(parameters, [gradient.abs().sum() for gradient in gradients])
+            gain = by_block(parameters, [gradient.abs().sum(dtype=torch.float32) for gradient in gradients])
             harm = torch.zeros_like(gain)
             texts = lm.encode([row.text for row in PlainText().take("train", self.sentences)])
             draw = torch.Generator().manual_seed(run.seed)
             signs = [gradient.sign() for gradient in gradients]
             for ids in run.progress(texts, "weighing each block"):
                 moved = [
-                    (g * s).sum() for g, s in zip(text_gradients(lm, ids[:TEXT_TOKENS], flat, draw), signs, strict=True)
+                    (g * s).sum(dtype=torch.float32)
+                    for g, s in zip(text_gradients(lm, ids[:TEXT_TOKENS], flat, draw), signs, strict=True)
                 ]
                 harm += by_block(parameters, moved) ** 2 / len(texts)
         finally:
-            for parameter in flat:
-                parameter.requires_grad_(False)
+            for parameter, before in zip(flat, trained, strict=True):
+                parameter.requires_grad_(before)
         score = gain**2 / harm.clamp_min(1e-30)
         table = {
             "block": range(len(lm.blocks)),

@@ -80,6 +80,10 @@ class LFTF(Method):
     def fit(self, lm: LM, rows: list[Prompt], run: Run) -> dict[str, Any]:
         """Locate, prepare what the frozen blocks make of the texts, train one block."""
         lm.require("causal", "lftf")
+        if self.weights and len(self.weights) != len(rows[0].words):
+            raise Refusal(
+                f"There are {len(self.weights)} weights for the words {', '.join(rows[0].words)}; give one each."
+            )
         block = self.locate(lm, rows, run) if self.block is None else self.block
         names = list(lm.block_parameters(block, self.part))
         run.say(f"tuning block {block} of {len(lm.blocks)}")
