@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from evenhand import steps
-from evenhand.export import export as export_run
+from evenhand.exporting import export as export_run
 from evenhand.page import build
 from evenhand.recipe import job_of
 from evenhand.run import Run

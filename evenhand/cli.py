@@ -58,8 +58,9 @@ def list_names(kind: Annotated[str, typer.Argument(help="data, metrics, methods,
     from evenhand import catalog
 
     for each in [kind] if kind else catalog.KINDS:
+        known = catalog.names(each)
         typer.secho(each, bold=True)
-        for name in catalog.names(each):
+        for name in known:
             typer.echo(f"  {name:<16} {catalog.summary(each, name)}")
 
 
@@ -208,10 +209,13 @@ def repeat(
 ) -> None:
     """Repeat a run, go on with an unfinished one, or follow a recipe."""
     from evenhand.recipe import repeat
+    from evenhand.run import is_main
     from evenhand.tables import verdict_table
 
     changes = {name: value for name, value in (("model", model), ("device", device)) if value}
     folder = repeat(target, out, changes, overwrite=overwrite, quiet=quiet)
+    if not is_main():
+        return
     if (folder / "table.md").exists():
         typer.echo((folder / "table.md").read_text(encoding="utf-8"))
         return
@@ -224,7 +228,7 @@ def repeat(
 @app.command()
 def export(run: Path, target: Path, overwrite: Overwrite = False, device: Device = None) -> None:
     """Write a run's model as an ordinary transformers folder, proven equal."""
-    from evenhand.export import export
+    from evenhand.exporting import export
 
     difference = export(run, target, overwrite=overwrite, device=device)
     typer.echo(f"{target}: logits equal the run's (largest difference {difference:.1g})")
@@ -293,9 +297,10 @@ def main() -> None:
             raise
         typer.secho(f"evenhand: {sentence(error)}", err=True)
         raise SystemExit(2 if isinstance(error, Refusal) else 1) from None
-    except KeyboardInterrupt:
-        typer.secho("evenhand: stopped; the same command goes on from here.", err=True)
-        raise SystemExit(130) from None
+    except SystemExit as left:
+        if left.code == 130:  # what typer makes of an interruption
+            typer.secho("evenhand: stopped; the same command goes on from here.", err=True)
+        raise
 
 
 def sentence(error: Exception) -> str:

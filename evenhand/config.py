@@ -80,6 +80,8 @@ def values(chosen: object) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """Tuples as lists, so that YAML and JSON give back what was put in."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 

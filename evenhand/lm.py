@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from accelerate import PartialState
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
@@ -26,6 +25,7 @@ from transformers import (
 from evenhand import catalog
 from evenhand.bundled import BUNDLED, bundled_folder
 from evenhand.config import Refusal, build, closest
+from evenhand.run import processes
 
 __all__ = ["LM"]
 
@@ -75,7 +75,7 @@ class LM:
         trust_remote_code: bool = False,
     ) -> "LM":
         """Load a run folder, an adapter, a transformers folder, a bundled name or a hub id."""
-        where = torch.device(device) if device else PartialState().device
+        where = device_of(device) if device else processes().device
         folder = Path(name)
         if (folder / "method.json").exists():
             return load_run(cls, folder, dtype=dtype, device=str(where), trust_remote_code=trust_remote_code)
@@ -165,6 +165,16 @@ class LM:
     def parameter_count(self) -> int:
         """How many numbers the model has; tied ones once."""
         return sum(parameter.numel() for parameter in self.model.parameters())
+
+
+def device_of(name: str) -> torch.device:
+    """A device by its name, or a refusal."""
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise Refusal(
+            f"There is no device {name!r} here ({str(error).splitlines()[0][:100]}); leave --device out."
+        ) from None
 
 
 def find_blocks(model: PreTrainedModel) -> list[nn.Module]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from evenhand import catalog, steps
 from evenhand.config import Refusal, build, closest, read_yaml
-from evenhand.run import is_finished
+from evenhand.run import is_finished, is_main
 from evenhand.steps import Job
 
 __all__ = ["job_of", "repeat", "table_lines"]
@@ -75,6 +75,8 @@ def follow_table(content: dict[str, Any], folder: Path, *, quiet: bool) -> Path:
             if not is_finished(place):
                 merged = {**content, **chosen, "command": "debias", "seed": seed, "before": str(base)}
                 steps.debias(job_of(merged), place, quiet=quiet)
+    if not is_main():
+        return folder
     table = summary(base, {name: [folder / f"{name}-{seed}" for seed in seeds] for name in rows})
     write(folder / "table.json", json.dumps(table, indent=2))
     write(folder / "table.md", "\n".join(table_lines(table)) + "\n")

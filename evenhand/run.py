@@ -12,16 +12,22 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 import pandas as pd
+import torch
 import yaml
 from accelerate import PartialState
 
 from evenhand.config import Refusal
 
-__all__ = ["Run", "is_finished", "is_main"]
+__all__ = ["Run", "is_finished", "is_main", "processes"]
 
 T = TypeVar("T")
 LINE_EVERY = 30.0
 BAR_AFTER = 2.0
+
+
+def processes() -> PartialState:
+    """The processes of this launch; accelerate joins those on a CPU only when it is told that there is nothing else."""
+    return PartialState(cpu=not torch.accelerator.is_available())
 
 
 def is_main() -> bool:
@@ -71,7 +77,7 @@ class Run:
 
     def settle(self) -> None:
         """Wait until every process has come this far, so that what the first one saved can be read by all."""
-        PartialState().wait_for_everyone()
+        processes().wait_for_everyone()
 
     def has(self, name: str) -> bool:
         """Whether something was saved under this name, by this call or an interrupted one."""
@@ -165,6 +171,8 @@ def locked(folder: Path) -> Iterator[None]:
 def same_config(part: Path, config: dict[str, Any]) -> None:
     """An unfinished run goes on only under the settings it was started with."""
     path = part / "config.yaml"
+    if {file.name for file in part.iterdir()} <= {"config.yaml", "log.jsonl", ".lock"}:
+        return  # refused or stopped before anything was made
     if path.exists() and yaml.safe_load(path.read_text(encoding="utf-8")) != config and is_main():
         raise Refusal(
             f"{part} is an unfinished run with other settings; finish it with `evenhand run {part}`, "

@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import DynamicCache
 
 from evenhand.hooks import reading_at
 from evenhand.lm import LM
-from evenhand.run import Run
+from evenhand.run import Run, processes
 
 __all__ = ["next_token_logprobs", "token_nll"]
 
@@ -41,7 +40,7 @@ def next_token_logprobs(
     encoded = lm.encode(texts)
     batches = shared_prefix_batches(encoded, BATCH_TOKENS.get(lm.device.type, 2048))
     found: list[tuple[list[int], np.ndarray]] = []
-    mine = batches[PartialState().process_index :: PartialState().num_processes]
+    mine = batches[processes().process_index :: processes().num_processes]
     for batch in run.progress(mine, what, sizes=[len(batch.rows) for batch in mine]):
         logprobs = last_logits(lm, batch).float().log_softmax(-1)  # [n, v]
         chosen = torch.tensor([list(words[row]) for row in batch.rows], device=lm.device)  # [n, w]
@@ -133,7 +132,7 @@ def token_nll(lm: LM, ids: Sequence[int], window: int, stride: int, run: Run, wh
     windows = [(max(0, end - window), start, end) for start, end in window_ends(len(ids), window, stride)]
     size = 1 if lm.device.type == "cpu" else 16
     batches = [windows[i : i + size] for i in range(0, len(windows), size)]
-    mine = batches[PartialState().process_index :: PartialState().num_processes]
+    mine = batches[processes().process_index :: processes().num_processes]
     found: list[tuple[int, int, np.ndarray]] = []
     for batch in run.progress(mine, what):
         found += batch_nll(lm, [(prefix, ids, *place) for place in batch])

@@ -16,11 +16,11 @@ from evenhand.config import Refusal, build, options, values
 from evenhand.data._base import checksum
 from evenhand.data._rows import Row
 from evenhand.environment import environment, fingerprint
-from evenhand.export import save_method
+from evenhand.exporting import save_method
 from evenhand.lm import LM
 from evenhand.metrics._base import Metric
 from evenhand.page import build as build_page
-from evenhand.run import Run, is_finished, is_main
+from evenhand.run import Run, is_finished, is_main, processes
 
 __all__ = ["Job", "check", "compare", "debias", "locate", "measure"]
 
@@ -73,6 +73,7 @@ class Planned(NamedTuple):
 
 def measure(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet: bool = False) -> dict[str, Any]:
     """Score a model on each metric; one line an example, one interval a number."""
+    known_parts(job)
     plan = planned(job)
     with opened(job, out, overwrite, quiet) as run:
         lm = loaded(job, run)
@@ -85,6 +86,7 @@ def measure(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet
 
 def locate(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet: bool = False) -> pd.DataFrame:
     """Rank the blocks of a model."""
+    known_parts(job)
     locator = build(catalog.load("locators", job.locator), job.settings.get("locate", {}), f"locator {job.locator}")
     rows = dataset_rows(job.data or "genbiaseval", "Prompt", "train", job.limit, job.settings.get("data", {}))
     with opened(job, out, overwrite, quiet) as run:
@@ -98,6 +100,7 @@ def locate(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet:
 
 def debias(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet: bool = False) -> dict[str, Any]:
     """Measure, fit the method, measure again, compare; an interrupted run is taken up at the step where it stopped."""
+    known_parts(job)
     method = build(catalog.load("methods", job.method), job.settings.get("method", {}), f"method {job.method}")
     plan = planned(job, data="")
     kind = method.reads.__name__
@@ -107,7 +110,7 @@ def debias(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet:
     with opened(job, out, overwrite, quiet) as run:
         lm = loaded(job, run)
         seconds = {"before": -time.time()}
-        before = taken(Path(job.before), plan, run) if job.before else measured(lm, plan, "before", run)
+        before = taken(Path(job.before), lm, plan, run) if job.before else measured(lm, plan, "before", run)
         seconds["before"] += time.time()
         record_environment(job, lm, plan, run)
         started = time.time()
@@ -121,7 +124,7 @@ def debias(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet:
         train = run.read("train.json")
         seconds |= {
             "train": train["seconds"],
-            "locate": time.time() - started - train["seconds"],
+            "locate": max(0.0, time.time() - started - train["seconds"]),
             "after": -time.time(),
         }
         after = measured(lm, plan, "after", run)
@@ -158,10 +161,12 @@ def check(folder: Path, most: dict[str, float], least: dict[str, float], regress
     scores = scores_of(folder)
     results = Run(folder).read("results.json")
     failures = []
-    for name, bound in [*most.items(), *least.items()]:
-        value = known_score(scores, name, folder)["value"]
-        if (name in most and value > most[name]) or (name in least and value < least[name]):
-            failures.append(f"{name} is {value:.4g}, {'above' if value > bound else 'below'} the bound {bound:g}")
+    for name, bound in most.items():
+        if (value := known_score(scores, name, folder)["value"]) > bound:
+            failures.append(f"{name} is {value:.4g}, above the bound {bound:g}")
+    for name, bound in least.items():
+        if (value := known_score(scores, name, folder)["value"]) < bound:
+            failures.append(f"{name} is {value:.4g}, below the bound {bound:g}")
     for name, allowed in regression.items():
         known_score(scores, name, folder)
         if "before" not in results:
@@ -192,10 +197,6 @@ def known_score(scores: dict[str, Any], name: str, folder: Path) -> dict[str, An
 def planned(job: Job, data: str | None = None) -> list[Planned]:
     """The job's metrics with their rows; `data` overrides what the job names."""
     chosen = job.data if data is None else data
-    known = {"method", "data", "locate", *(name.split(":")[0] for name in job.metrics)}
-    for part in job.settings:
-        if part not in known:
-            raise Refusal(f"--set {part}.…: there is no part {part!r} here; parts: {', '.join(sorted(known))}.")
     plan = []
     for name in job.metrics:
         metric = metric_of(name, job.settings)
@@ -205,6 +206,14 @@ def planned(job: Job, data: str | None = None) -> list[Planned]:
             Planned(name, metric, dataset, dataset_rows(dataset, kind, "test", job.limit, job.settings.get("data", {})))
         )
     return plan
+
+
+def known_parts(job: Job) -> None:
+    """Refuse settings of a part that this job does not have."""
+    known = {"method", "data", "locate", *(name.split(":")[0] for name in job.metrics)}
+    for part in job.settings:
+        if part not in known:
+            raise Refusal(f"--set {part}.…: there is no part {part!r} here; parts: {', '.join(sorted(known))}.")
 
 
 def metric_of(name: str, settings: Settings) -> Metric:
@@ -233,6 +242,7 @@ def dataset_rows(name: str, kind: str, split: str, limit: int | None, settings: 
 def opened(job: Job, out: Path | None, overwrite: bool, quiet: bool) -> Iterator[Run]:
     """The run's folder, or for a call that keeps nothing a temporary one, the same for all processes."""
     with tempfile.TemporaryDirectory(prefix="evenhand-") as temporary:
+        processes()
         shared = broadcast_object_list([temporary])[0]
         with Run.open(out or Path(shared) / "run", values(job), overwrite=overwrite, quiet=quiet) as run:
             yield run
@@ -260,9 +270,11 @@ def measured(lm: LM, plan: list[Planned], where: str, run: Run) -> dict[str, Any
     return scores
 
 
-def taken(source: Path, plan: list[Planned], run: Run) -> dict[str, Any]:
-    """The measurement before from another run, if it read the same rows."""
+def taken(source: Path, lm: LM, plan: list[Planned], run: Run) -> dict[str, Any]:
+    """The measurement before from another run, if it measured the same model on the same rows."""
     scores = scores_of(source)
+    if Run(source).read("environment.json")["model"]["fingerprint"] != fingerprint(lm.model):
+        raise Refusal(f"{source} measured another model; measure {lm.name}, or leave --before out.")
     for name, _, _, rows in plan:
         if known_score(scores, name, source)["data"]["checksum"] != checksum(rows):
             raise Refusal(f"{source} measured {name} on other rows; measure again with the same limit and settings.")

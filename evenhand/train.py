@@ -4,6 +4,7 @@ method's.
 n rows, s positions, d hidden size, m positions read, v vocabulary."""
 
 import contextlib
+import math
 import shutil
 import sys
 import time
@@ -22,11 +23,12 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from evenhand.config import Refusal
 from evenhand.hooks import block_inputs, head_inputs, heading, narrowed, reading_at, starting_at
 from evenhand.lm import LM, put
-from evenhand.run import Run, show_progress
+from evenhand.run import Run, processes, show_progress
 
 __all__ = ["Fit", "Prepared", "Schedule", "base_logits", "logits", "prepare", "same_length", "train"]
 
 Terms = dict[str, Tensor]
+WARM_UP = 5
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,10 @@ class Objective(nn.Module):
         self.loss = loss
         self.terms: dict[str, float] = {}
 
+    def train(self, mode: bool = True) -> "Objective":
+        """Dropout stays off: what the base model's distribution is kept by was computed without it."""
+        return super().train(False)
+
     def forward(self, rows: Tensor) -> dict[str, Tensor]:
         """The weighted terms added up; the terms themselves are kept for the curve."""
         terms = self.loss(rows.tolist())
@@ -206,20 +212,22 @@ def train(
     """Train these parameters with a loss over row numbers, going on from the last checkpoint of an interrupted run."""
     if lm.model.dtype == torch.float16:
         raise Refusal(
-            "Training in float16 gives NaN, for Adam's smallest numbers are zero in it; use --dtype float32 or bfloat16."
+            "Training in float16 gives NaN, because Adam needs smaller numbers; use --dtype float32 or bfloat16."
         )
     wanted = set(names)
     for name, parameter in lm.model.named_parameters():
         parameter.requires_grad_(name in wanted)
     objective = Objective(lm.model, loss)
     checkpoints = run.folder / "checkpoints"
+    # The first step of a warm-up has the rate zero; a training shorter than the warm-up would do next to nothing.
+    steps = schedule.epochs * math.ceil(rows / (schedule.batch * processes().num_processes))
     arguments = TrainingArguments(
         output_dir=str(checkpoints),
         per_device_train_batch_size=schedule.batch,
         num_train_epochs=schedule.epochs,
         learning_rate=schedule.rate,
         lr_scheduler_type="linear" if schedule.decay else "constant",
-        warmup_steps=5 if schedule.decay else 0,
+        warmup_steps=min(WARM_UP, steps // 2) if schedule.decay else 0,
         optim="adamw_torch",
         max_grad_norm=0,
         logging_steps=1,
@@ -231,6 +239,7 @@ def train(
         seed=run.seed,
         use_cpu=lm.device.type == "cpu",
         dataloader_pin_memory=False,
+        ddp_find_unused_parameters=False,
     )
     trainer = DeltaTrainer(
         model=objective,

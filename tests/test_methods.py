@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from evenhand.config import Refusal, build, values
 from evenhand.data._rows import Prompt
 from evenhand.data.genbiaseval import GenBiasEval
-from evenhand.export import export, save_method
+from evenhand.exporting import export, save_method
 from evenhand.lm import LM
 from evenhand.locators.bmi import BMI
 from evenhand.locators.tradeoff import Tradeoff

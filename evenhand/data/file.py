@@ -52,9 +52,12 @@ class File(Dataset):
                 f"There is no file {self.path}; --data takes a dataset's name or a .jsonl, .csv or .parquet file."
             )
         found = False
-        for number, record in read_records(path):
-            found = True
-            yield self.row(path, number, record)
+        try:
+            for number, record in read_records(path):
+                found = True
+                yield self.row(path, number, record)
+        except UnicodeDecodeError:
+            raise Refusal(f"{path.name} is not UTF-8 text; save it as UTF-8.") from None
         if not found:
             raise Refusal(f"{path} has no rows; give a file with at least one example.")
 

@@ -39,8 +39,9 @@ class Perplexity(Metric):
         """Rows are joined by blank lines and scored as one text; each row gets its own tokens' likelihood back."""
         text = SEPARATOR.join(row.text for row in rows)
         encoded = lm.tokenizer(text, return_offsets_mapping=True, add_special_tokens=False, verbose=False)
-        prefix = len(lm.tokenizer(lm.prefix).input_ids) if lm.prefix else 0
-        window = min(self.window, getattr(lm.model.config, "max_position_embeddings", self.window + prefix) - prefix)
+        # The prefix stands before every window, and the positions must hold both.
+        taken = len(lm.tokenizer(lm.prefix).input_ids) if lm.prefix else 0
+        window = min(self.window, getattr(lm.model.config, "max_position_embeddings", self.window + taken) - taken)
         # The start token gives the first token something to follow; it is not scored itself.
         ids = [lm.start, *encoded["input_ids"]]
         nll = token_nll(lm, ids, window, min(self.stride, window), run, "perplexity")
