@@ -3,13 +3,14 @@
 n rows, v vocabulary, w words."""
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
-__all__ = ["balance", "divergence", "evened", "towards"]
+__all__ = ["balance", "divergence", "evened", "hinted", "towards"]
 
 NEAR = 0.3
 
@@ -34,6 +35,15 @@ def evened(logits: Tensor, words: Sequence[int]) -> Tensor:
     """The distribution with the words' share divided equally among them and nothing else changed. [n, v]"""
     p = logits.softmax(-1)
     p[:, list(words)] = p[:, list(words)].mean(-1, keepdim=True)
+    return p
+
+
+def hinted(logits: Tensor, words: Sequence[int], which: Tensor, margin: float) -> Tensor:
+    """The distribution with the hinted word's odds among the words raised by e^margin, their total unchanged. [n, v]"""
+    p = logits.softmax(-1)
+    share = p[:, list(words)]  # [n, w]
+    raised = share.scatter(1, which[:, None], share.gather(1, which[:, None]) * math.exp(margin))
+    p[:, list(words)] = raised * share.sum(-1, keepdim=True) / raised.sum(-1, keepdim=True)
     return p
 
 

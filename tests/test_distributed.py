@@ -85,7 +85,7 @@ def test_two_processes_train_as_one_with_twice_the_batch(two: Launched, tiny: st
     assert numbers(together["before"]) == pytest.approx(numbers(alone["before"]), rel=1e-6, abs=1e-9)
     for name, score in alone["after"].items():
         assert together["after"][name]["value"] == pytest.approx(score["value"], rel=1e-3)
-        assert score["value"] != pytest.approx(alone["before"][name]["value"], rel=1e-3)
+    assert alone["after"]["afgb"]["value"] != pytest.approx(alone["before"]["afgb"]["value"], rel=0.02)
     one, other = (load_file(folder / "delta.safetensors") for folder in (tmp_path / "alone", two.folder / "lftf-0"))
     assert set(one) == set(other)
     assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-4

@@ -18,7 +18,7 @@ ROAD = (
     ("locators",),
     ("methods",),
     ("metrics",),
-    ("export",),
+    ("exporting",),
     ("page",),
     ("steps",),
     ("recipe", "tables", "show"),
