@@ -46,7 +46,7 @@ def repeat(target: str, out: Path | None, changes: dict[str, Any], *, overwrite:
     content = read_yaml(str(path)) | changes
     folder = out or default_folder(Path(target))
     if "rows" in content:
-        return follow_table(content, folder, quiet=quiet)
+        return follow_table(content, folder, overwrite=overwrite, quiet=quiet)
     job = job_of(content)
     if job.command not in VERBS:
         raise Refusal(f"{path}: there is no command {job.command!r}; choose from {', '.join(VERBS)}.")
@@ -63,24 +63,32 @@ def default_folder(target: Path) -> Path:
     return Path("runs") / target.stem
 
 
-def follow_table(content: dict[str, Any], folder: Path, *, quiet: bool) -> Path:
+def follow_table(content: dict[str, Any], folder: Path, *, overwrite: bool, quiet: bool) -> Path:
     """Every row with every seed, the base model measured once; finished runs are kept when a table is gone on with."""
     rows, seeds = content.pop("rows"), content.pop("seeds", [0])
     base = folder / "base"
-    if not is_finished(base):
-        steps.measure(job_of({**content, "command": "measure"}), base, quiet=quiet)
+    how = {"overwrite": overwrite, "quiet": quiet}
+    if overwrite or not is_finished(base):
+        steps.measure(job_of(base_job(content)), base, **how)
     for seed in seeds:
         for name, chosen in rows.items():
             place = folder / f"{name}-{seed}"
-            if not is_finished(place):
+            if overwrite or not is_finished(place):
                 merged = {**content, **chosen, "command": "debias", "seed": seed, "before": str(base)}
-                steps.debias(job_of(merged), place, quiet=quiet)
+                steps.debias(job_of(merged), place, **how)
     if not is_main():
         return folder
     table = summary(base, {name: [folder / f"{name}-{seed}" for seed in seeds] for name in rows})
     write(folder / "table.json", json.dumps(table, indent=2))
     write(folder / "table.md", "\n".join(table_lines(table)) + "\n")
     return folder
+
+
+def base_job(content: dict[str, Any]) -> dict[str, Any]:
+    """What measures a table's base model: the content without what belongs to its method."""
+    settings = {part: chosen for part, chosen in content.get("settings", {}).items() if part != "method"}
+    kept = {name: value for name, value in content.items() if name not in ("method", "preset", "train_limit")}
+    return {**kept, "settings": settings, "command": "measure"}
 
 
 def write(path: Path, text: str) -> None:

@@ -210,7 +210,8 @@ def planned(job: Job, data: str | None = None) -> list[Planned]:
 
 def known_parts(job: Job) -> None:
     """Refuse settings of a part that this job does not have."""
-    known = {"method", "data", "locate", *(name.split(":")[0] for name in job.metrics)}
+    own = {"measure": set(), "locate": {"locate"}, "debias": {"method"}}[job.command]
+    known = {"data", *own, *(name.split(":")[0] for name in job.metrics)}
     for part in job.settings:
         if part not in known:
             raise Refusal(f"--set {part}.…: there is no part {part!r} here; parts: {', '.join(sorted(known))}.")

@@ -43,3 +43,31 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The test's own folder, as the working folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def base(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished measure run."""
+    from roads import measuring, steps
+
+    folder = tmp_path_factory.mktemp("runs") / "base"
+    steps.measure(measuring(tiny), folder, quiet=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def fair(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished debias run."""
+    from roads import debiasing, steps
+
+    folder = tmp_path_factory.mktemp("runs") / "fair"
+    steps.debias(debiasing(tiny), folder, quiet=True)
+    return folder
+
+
+@pytest.fixture
+def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that look at numbers: a page takes longer than a tiny model's whole road."""
+    from evenhand import steps
+
+    monkeypatch.setattr(steps, "build_page", lambda folder: None)
