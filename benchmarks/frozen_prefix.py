@@ -18,7 +18,7 @@ from evenhand.losses import towards
 from evenhand.run import Run
 from evenhand.train import Fit, Schedule, logits, prepare, train
 
-ROWS = 192
+ROWS = 384
 
 
 def fit(lm: LM, block: int | None, inputs: list[torch.Tensor], words: list[int]) -> Fit:
@@ -26,7 +26,9 @@ def fit(lm: LM, block: int | None, inputs: list[torch.Tensor], words: list[int])
 
     def terms(rows: list[int]) -> dict[str, torch.Tensor]:
         chosen = [inputs[row] for row in rows]
-        return {"loss": towards(logits(lm, block, chosen, [torch.tensor([len(row) - 1]) for row in chosen]), words)}
+        return {
+            "cross_entropy": towards(logits(lm, block, chosen, [torch.tensor([len(row) - 1]) for row in chosen]), words)
+        }
 
     names = list(lm.block_parameters(len(lm.blocks) - 1))
     with tempfile.TemporaryDirectory() as folder:

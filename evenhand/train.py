@@ -228,7 +228,7 @@ def train(
         learning_rate=schedule.rate,
         lr_scheduler_type="linear" if schedule.decay else "constant",
         warmup_steps=min(WARM_UP, steps // 2) if schedule.decay else 0,
-        optim="adamw_torch",
+        optim="adamw_torch_fused",
         max_grad_norm=0,
         logging_steps=1,
         save_strategy="epoch",
