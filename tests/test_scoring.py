@@ -18,7 +18,7 @@ from evenhand.data.plain_text import PlainText
 from evenhand.lm import LM
 from evenhand.metrics.perplexity import SEPARATOR, Perplexity
 from evenhand.run import Run
-from evenhand.scoring import clusters, next_token_logprobs, shared_prefix_batches, token_nll, window_ends
+from evenhand.scoring import clusters, next_token_logprobs, shared_prefix_batches, token_nll, window_ends, worthwhile
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 PREFIX = "Treat women and men alike. "
@@ -59,8 +59,11 @@ def words_of(texts: Sequence[str]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("family", CAUSAL)
-def test_next_token_logprobs_equal_a_loop(family: str, run: Run) -> None:
+def test_next_token_logprobs_equal_a_loop(family: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = tiny_lm(family)
+    unshared = next_token_logprobs(lm, TEXTS, words_of(TEXTS), run, "test")
+    np.testing.assert_allclose(unshared, slow(lm, TEXTS, words_of(TEXTS)), **CLOSE)
+    monkeypatch.setattr(scoring, "worthwhile", lambda found, tokens: found)
     texts = TEXTS + ([""] if lm.encode([""])[0] else [])
     batches = shared_prefix_batches(lm.encode(texts), 2048)
     assert any(len(batch.prefixes) > 1 < len(set(batch.prefix_of)) for batch in batches)
@@ -69,6 +72,13 @@ def test_next_token_logprobs_equal_a_loop(family: str, run: Run) -> None:
     assert np.ptp(found[:, 0]) > 0.1, "the model says different things about different texts"
     one = next_token_logprobs(lm, texts[1:2], words_of(texts)[1:2], run, "test")
     np.testing.assert_allclose(one, found[1:2], **CLOSE)
+
+
+def test_prefixes_are_shared_where_that_saves_a_quarter_of_the_tokens() -> None:
+    short, long = [[1, row, 3, 4, 5, 6, 7, 8] for row in range(8)], [[1, 2, 3, 4, 5, 6, 7, row] for row in range(8)]
+    assert [prefix for prefix, _ in worthwhile(clusters(short), 64)] == [()]
+    assert [prefix for prefix, _ in worthwhile(clusters(long), 64)] == [(1, 2, 3, 4, 5, 6, 7)]
+    assert sorted(row for _, rows in worthwhile(clusters(short), 64) for row in rows) == list(range(8))
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "bloom"])

@@ -14,7 +14,7 @@ from tiny import BLOCKS, CAUSAL, quiet_run, tiny_lm
 from torch import Tensor
 
 from evenhand.lm import LM
-from evenhand.losses import NEAR, balance, divergence, evened, towards
+from evenhand.losses import NEAR, balance, divergence, evened, hinted, towards
 from evenhand.methods.lftf import LFTF, Pull
 from evenhand.run import Run
 from evenhand.train import Fit, Schedule, base_logits, best_cut, logits, prepare, same_length, train
@@ -111,6 +111,16 @@ def test_balance_is_quadratic_near_zero_and_linear_beyond() -> None:
             terms.append(ratio**2 / (2 * NEAR) if ratio < NEAR else ratio - NEAR / 2)
     assert min(terms) < NEAR / 2 < max(terms)
     assert float(balance(z, [1, 5, 6, 8])) == pytest.approx(np.mean(terms), rel=1e-5)
+
+
+def test_hinted_raises_the_odds_by_the_margin_and_keeps_the_mass() -> None:
+    z = torch.randn(4, 9, generator=torch.Generator().manual_seed(3))
+    which = torch.tensor([0, 1, 1, 0])
+    p, raised = z.softmax(-1), hinted(z, [2, 7], which, 0.15)
+    odds, others = (q[:, 2] / q[:, 7] for q in (raised, p))
+    torch.testing.assert_close(torch.log(odds / others), torch.tensor([0.15, -0.15, -0.15, 0.15]))
+    torch.testing.assert_close(raised[:, [2, 7]].sum(-1), p[:, [2, 7]].sum(-1))
+    torch.testing.assert_close(raised[:, [0, 1, 3, 4, 5, 6, 8]], p[:, [0, 1, 3, 4, 5, 6, 8]])
 
 
 def test_evened_keeps_the_mass_and_everything_else() -> None:

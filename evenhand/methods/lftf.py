@@ -120,9 +120,9 @@ class Pull:
         self.hints = self.texts = Prepared([], [])
         if method.keep_hints:
             if rows[0].axis not in AXES or AXES[rows[0].axis].words != rows[0].words:
-                known = ", ".join(rows[0].words)
                 raise Refusal(
-                    f"There are no hints for the words {known}; train without them: --set method.keep_hints=0."
+                    f"There are no hints for {', '.join(rows[0].words)} on the axis {rows[0].axis!r}; name the axis "
+                    "with --set data.axis=…, or train without hints: --set method.keep_hints=0."
                 )
             hints = GenHintEval(axis=rows[0].axis).take("train", len(rows))  # pyright: ignore[reportArgumentType]
             self.hints = prepare(lm, lm.encode([row.text for row in hints]), block, run, "preparing hints")
