@@ -18,8 +18,6 @@ from evenhand.losses import towards
 from evenhand.run import Run
 from evenhand.train import Fit, Schedule, logits, prepare, train
 
-ROWS = 384
-
 
 def fit(lm: LM, block: int | None, inputs: list[torch.Tensor], words: list[int]) -> Fit:
     """Two epochs of the paper's training of the last block, from hidden states or from tokens."""
@@ -37,7 +35,7 @@ def fit(lm: LM, block: int | None, inputs: list[torch.Tensor], words: list[int])
 
 def main(model: str = "smollm2") -> None:
     """Train twice from the same start."""
-    rows = GenBiasEval().take("train", ROWS)
+    rows = GenBiasEval().take("train")
     lm = LM.load(model)
     words, encoded = lm.word_ids(rows[0].words, rows[0].text), lm.encode([row.text for row in rows])
     last = len(lm.blocks) - 1
@@ -54,7 +52,7 @@ def main(model: str = "smollm2") -> None:
     assert apart < 1e-4, f"the losses differ by {apart}"
     print(
         f"frozen_prefix: {plain.seconds / cached.seconds:.1f}x faster training with the cache ({plain.seconds:.1f} s / "
-        f"{cached.seconds:.1f} s, two epochs of {ROWS} prompts; filling the cache took {preparing:.1f} s once; "
+        f"{cached.seconds:.1f} s, two epochs of {len(rows)} prompts; filling the cache took {preparing:.1f} s once; "
         f"largest difference of losses {apart:.1g})"
     )
 

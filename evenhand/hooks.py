@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from evenhand.lm import LM
 
-__all__ = ["block_inputs", "head_inputs", "heading", "narrowed", "reading_at", "starting_at"]
+__all__ = ["block_inputs", "head_inputs", "narrowed", "starting_at", "through_head"]
 
 
 GIVE_TUPLES = ("bloom", "falcon")
@@ -60,36 +60,29 @@ def block_inputs(lm: LM, blocks: Sequence[int]) -> Iterator[dict[int, Tensor]]:
 
 @contextlib.contextmanager
 def head_inputs(lm: LM) -> Iterator[list[Tensor]]:
-    """What the output head reads: the hidden states after the final norm."""
+    """What the output head would read: the hidden states after the final norm. The head itself gets nothing to do,
+    because it is much of the work and few of its positions are ever needed: `through_head` gives those."""
     seen: list[Tensor] = []
 
-    def read(_: nn.Module, args: tuple[Any, ...]) -> None:
+    def withhold(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         seen.append(args[0])
+        return (args[0][:, :0], *args[1:])
 
-    with hooked([lm.head.register_forward_pre_hook(read)]):
+    with hooked([lm.head.register_forward_pre_hook(withhold)]):
         yield seen
 
 
-@contextlib.contextmanager
-def reading_at(lm: LM, rows: Tensor, positions: Tensor) -> Iterator[None]:
-    """Give the output head only these positions, so that the logits are [1, m, v]: the head is much of the work."""
+def through_head(lm: LM, states: Tensor) -> Tensor:
+    """The logits of states that the head would read [m, d]: one pass for all of them. [m, v]
 
-    def select(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (args[0][rows, positions].unsqueeze(0), *args[1:])  # [1, m, d]
-
-    with hooked([lm.head.register_forward_pre_hook(select)]):
-        yield
-
-
-@contextlib.contextmanager
-def heading(lm: LM, states: Tensor) -> Iterator[None]:
-    """Give the output head these states [m, d] instead of what the model has computed."""
+    The model's own forward is used, because some families cap or scale the logits behind the head."""
 
     def replace(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return (states.unsqueeze(0), *args[1:])
 
-    with hooked([lm.head.register_forward_pre_hook(replace)]):
-        yield
+    nothing = torch.zeros(1, 1, dtype=torch.long, device=lm.device)
+    with starting_at(lm, len(lm.blocks), states), hooked([lm.head.register_forward_pre_hook(replace)]):
+        return lm.model(input_ids=nothing, use_cache=False).logits[0].float()
 
 
 @contextlib.contextmanager

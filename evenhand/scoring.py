@@ -13,7 +13,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import DynamicCache
 
-from evenhand.hooks import reading_at
+from evenhand.hooks import head_inputs, through_head
 from evenhand.lm import LM
 from evenhand.run import Run, processes
 
@@ -42,7 +42,7 @@ def next_token_logprobs(
     found: list[tuple[list[int], np.ndarray]] = []
     mine = batches[processes().process_index :: processes().num_processes]
     for batch in run.progress(mine, what, sizes=[len(batch.rows) for batch in mine]):
-        logprobs = last_logits(lm, batch).float().log_softmax(-1)  # [n, v]
+        logprobs = last_logits(lm, batch).log_softmax(-1)  # [n, v]
         chosen = torch.tensor([list(words[row]) for row in batch.rows], device=lm.device)  # [n, w]
         found.append((batch.rows, logprobs.gather(-1, chosen).cpu().numpy()))
     result = np.empty((len(texts), len(words[0])), dtype=np.float64)
@@ -58,13 +58,12 @@ def last_logits(lm: LM, batch: Batch) -> Tensor:
     if batch.prefixes[0]:
         cache = DynamicCache(config=lm.model.config)
         prefixes = torch.tensor(batch.prefixes, device=lm.device)
-        # A forward pass that only fills the cache needs no logits; one position is the least the head can be given.
-        with reading_at(lm, torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long)):
+        with head_inputs(lm):
             lm.model(input_ids=prefixes, past_key_values=cache, use_cache=True)
         cache.batch_select_indices(torch.tensor(batch.prefix_of, device=lm.device))
-    rows = torch.arange(len(rests), device=lm.device)
-    with reading_at(lm, rows, torch.full_like(rows, rests.shape[1] - 1)):
-        return lm.model(input_ids=rests, past_key_values=cache, use_cache=cache is not None).logits[0]
+    with head_inputs(lm) as read:
+        lm.model(input_ids=rests, past_key_values=cache, use_cache=cache is not None)
+    return through_head(lm, read[0][:, -1])
 
 
 def shared_prefix_batches(encoded: Sequence[Sequence[int]], tokens: int) -> list[Batch]:
@@ -168,8 +167,9 @@ def batch_nll(
         [len(row) - length + k for row, length in zip(rows, lengths, strict=True) for k in range(length)],
         device=lm.device,
     )
-    with reading_at(lm, at_row, at - 1):
-        logits = lm.model(input_ids=inputs, use_cache=False).logits[0].float()  # [m, v]
+    with head_inputs(lm) as read:
+        lm.model(input_ids=inputs, use_cache=False)
+    logits = through_head(lm, read[0][at_row, at - 1])  # [m, v]
     values = torch.nn.functional.cross_entropy(logits, inputs[at_row, at], reduction="none").cpu().double().numpy()
     cut = np.cumsum(lengths)[:-1]
     return [(start, end, part) for (*_, start, end), part in zip(places, np.split(values, cut), strict=True)]

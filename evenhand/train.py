@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from evenhand.config import Refusal
-from evenhand.hooks import block_inputs, head_inputs, heading, narrowed, reading_at, starting_at
+from evenhand.hooks import block_inputs, head_inputs, narrowed, starting_at, through_head
 from evenhand.lm import LM, put
 from evenhand.run import Run, processes, show_progress
 
@@ -49,9 +49,7 @@ def prepare(lm: LM, encoded: Sequence[Sequence[int]], block: int, run: Run, what
     parts = [group[start : start + 128] for group in same_length(encoded) for start in range(0, len(group), 128)]
     for part in run.progress(parts, what, sizes=[len(part) for part in parts]):
         ids = torch.tensor([encoded[row] for row in part], device=lm.device)
-        nowhere = torch.zeros(1, dtype=torch.long, device=lm.device)
-        # The order of the hooks matters: the whole of the head's input is seen before it is cut to one position.
-        with block_inputs(lm, [block]) as states, head_inputs(lm) as read, reading_at(lm, nowhere, nowhere):
+        with block_inputs(lm, [block]) as states, head_inputs(lm) as read:
             lm.model(input_ids=ids, use_cache=False)
         for place, row in enumerate(part):
             inputs[row] = states[block][place].clone()
@@ -70,7 +68,7 @@ def same_length(encoded: Sequence[Sequence[int]]) -> list[list[int]]:
 def logits(lm: LM, block: int | None, inputs: Sequence[Tensor], at: Sequence[Tensor]) -> Tensor:
     """The logits at these positions of each row, in order: from a block on, or from the tokens where it is None. [m, v]
 
-    Rows are run in two parts, short and long, where that saves padding."""
+    Rows are run in two parts, short and long, where that saves padding; the head is run once for both."""
     order = sorted(range(len(inputs)), key=lambda row: len(inputs[row]))
     cut = best_cut([len(inputs[row]) for row in order])
     found: list[Tensor] = [torch.empty(0)] * len(inputs)
@@ -79,22 +77,19 @@ def logits(lm: LM, block: int | None, inputs: Sequence[Tensor], at: Sequence[Ten
             continue
         # A causal model never looks at what comes later, so padding on the right needs no mask.
         padded = pad_sequence([inputs[row] for row in part], batch_first=True)  # [n, s, d] or [n, s]
-        counts = [len(at[row]) for row in part]
-        rows = torch.repeat_interleave(torch.arange(len(part)), torch.tensor(counts)).to(padded.device)
-        positions = torch.cat([at[row] for row in part]).to(padded.device)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(reading_at(lm, rows, positions))
-            if max(counts) == 1:
-                stack.enter_context(narrowed(lm, positions))
+            read = stack.enter_context(head_inputs(lm))
+            if all(len(at[row]) == 1 for row in part):
+                stack.enter_context(narrowed(lm, torch.cat([at[row] for row in part]).to(padded.device)))
             if block is None:
-                output = lm.model(input_ids=padded, use_cache=False)
+                lm.model(input_ids=padded, use_cache=False)
             else:
                 stack.enter_context(starting_at(lm, block, padded))
                 # The tokens do not matter, only how many; their embeddings may have another width than the blocks.
-                output = lm.model(input_ids=padded.new_zeros(padded.shape[:2], dtype=torch.long), use_cache=False)
-        for row, piece in zip(part, output.logits[0].float().split(counts), strict=True):
-            found[row] = piece
-    return torch.cat(found)
+                lm.model(input_ids=padded.new_zeros(padded.shape[:2], dtype=torch.long), use_cache=False)
+        for place, row in enumerate(part):
+            found[row] = read[0][place, at[row].to(padded.device)]
+    return through_head(lm, torch.cat(found))
 
 
 def best_cut(lengths: list[int]) -> int:
@@ -105,13 +100,8 @@ def best_cut(lengths: list[int]) -> int:
 
 @torch.no_grad()
 def base_logits(lm: LM, finals: Tensor) -> Tensor:
-    """The base model's logits from what its head read; right as long as the head itself is not trained. [m, v]
-
-    The model's own forward is used, because some families cap or scale the logits behind the head."""
-    with starting_at(lm, len(lm.blocks), finals), heading(lm, finals):
-        return (
-            lm.model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=lm.device), use_cache=False).logits[0].float()
-        )
+    """The base model's logits from what its head read; right as long as the head itself is not trained. [m, v]"""
+    return through_head(lm, finals)
 
 
 class Schedule(NamedTuple):
@@ -143,7 +133,7 @@ class Objective(nn.Module):
 
     def train(self, mode: bool = True) -> "Objective":
         """Dropout stays off: what the base model's distribution is kept by was computed without it."""
-        return super().train(False)
+        return self
 
     def forward(self, rows: Tensor) -> dict[str, Tensor]:
         """The weighted terms added up; the terms themselves are kept for the curve."""
@@ -217,6 +207,7 @@ def train(
     wanted = set(names)
     for name, parameter in lm.model.named_parameters():
         parameter.requires_grad_(name in wanted)
+    lm.model.eval()
     objective = Objective(lm.model, loss)
     checkpoints = run.folder / "checkpoints"
     # The first step of a warm-up has the rate zero; a training shorter than the warm-up would do next to nothing.
@@ -254,7 +245,6 @@ def train(
     started = time.time()
     trainer.train(resume_from_checkpoint=newest_whole(checkpoints))
     seconds = time.time() - started
-    lm.model.eval()
     for parameter in lm.model.parameters():
         parameter.requires_grad_(False)
         parameter.grad = None

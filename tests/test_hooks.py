@@ -9,7 +9,7 @@ import torch
 from tiny import BLOCKS, CAUSAL, assert_clean, tiny_lm
 from torch import Tensor
 
-from evenhand.hooks import block_inputs, head_inputs, heading, reading_at, starting_at
+from evenhand.hooks import block_inputs, head_inputs, starting_at, through_head
 from evenhand.lm import LM
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
@@ -45,17 +45,17 @@ def test_starting_at_any_block_gives_the_whole_models_logits(lm: LM) -> None:
 @pytest.mark.parametrize("family", CAUSAL)
 @torch.no_grad()
 def test_starting_far_up_gives_the_whole_models_logits(family: str) -> None:
-    """Many blocks are skipped, and in the end all of them."""
+    """Many blocks are skipped, and behind the head's input all of them."""
     lm = tiny_lm(family, num_hidden_layers=6)
     ids = tokens()
-    with block_inputs(lm, [5, 6]) as states, head_inputs(lm) as read:
+    with block_inputs(lm, [5]) as states:
         whole = lm.model(input_ids=ids, use_cache=False).logits
     with starting_at(lm, 5, states[5]):
         found = lm.model(inputs_embeds=torch.zeros_like(states[5]), use_cache=False).logits
     torch.testing.assert_close(found, whole, **CLOSE)
-    with starting_at(lm, 6, states[6]), heading(lm, read[0][1]):
-        found = lm.model(inputs_embeds=torch.zeros_like(states[6]), use_cache=False).logits
-    torch.testing.assert_close(found[0], whole[1], **CLOSE)
+    with starting_at(lm, 5, states[5]), head_inputs(lm) as read:
+        lm.model(inputs_embeds=torch.zeros_like(states[5]), use_cache=False)
+    torch.testing.assert_close(through_head(lm, read[0][1]), whole[1], **CLOSE)
 
 
 @torch.no_grad()
@@ -94,36 +94,22 @@ def test_head_inputs_are_the_last_hidden_states(family: str) -> None:
 
 
 @torch.no_grad()
-def test_reading_at_equals_slicing(lm: LM) -> None:
+def test_a_few_positions_through_the_head_equal_slicing(lm: LM) -> None:
     ids = tokens()
     whole = lm.model(input_ids=ids, use_cache=False).logits
     rows, positions = torch.tensor([1, 0, 0, 1, 1]), torch.tensor([13, 0, 7, 7, 13])
-    with reading_at(lm, rows, positions):
-        found = lm.model(input_ids=ids, use_cache=False).logits
-    assert found.shape == (1, 5, 700)
-    torch.testing.assert_close(found[0], whole[rows, positions], **CLOSE)
-    assert_clean(lm)
-
-
-@torch.no_grad()
-def test_heading_gives_the_logits_of_its_states(lm: LM) -> None:
-    ids = tokens()
     with head_inputs(lm) as read:
-        whole = lm.model(input_ids=ids, use_cache=False).logits
-    with heading(lm, read[0].flatten(0, 1)):
-        found = lm.model(input_ids=ids[:1, :1], use_cache=False).logits
-    torch.testing.assert_close(found[0], whole.flatten(0, 1), **CLOSE)
+        output = lm.model(input_ids=ids, use_cache=False)
+    assert output.logits.shape == (2, 0, 700), "the head has nothing to do"
+    torch.testing.assert_close(through_head(lm, read[0][rows, positions]), whole[rows, positions], **CLOSE)
     assert_clean(lm)
 
 
 def managers(lm: LM) -> dict[str, AbstractContextManager[Any]]:
     """Every way to look into a model."""
-    place = torch.zeros(1, dtype=torch.long)
     return {
         "block_inputs": block_inputs(lm, range(BLOCKS + 1)),
         "head_inputs": head_inputs(lm),
-        "reading_at": reading_at(lm, place, place),
-        "heading": heading(lm, torch.zeros(1, 32)),
         "starting_at": starting_at(lm, 2, torch.zeros(1, 1, 32)),
         "starting_at the end": starting_at(lm, BLOCKS, torch.zeros(1, 1, 32)),
     }
