@@ -18,11 +18,12 @@ Where = str | Path
 
 
 def measure(
-    model: str, metrics: Sequence[str] = ("afgb", "ub", "perplexity"), out: Where | None = None, **options: Any
+    model: str, metrics: Sequence[str] = (), out: Where | None = None, *, suite: str = "default", **options: Any
 ) -> dict[str, Any]:
-    """Measure a model: `measure("smollm2", ["afgb"], limit=100)["scores"]["afgb"]["value"]`."""
+    """Measure a suite, or metrics: `measure("smollm2", ["afgb"], limit=100)["scores"]["afgb"]["value"]`."""
     given, how = split(options)
-    job = job_of({"command": "measure", "model": model, "metrics": list(metrics), **given})
+    chosen = {"metrics": list(metrics)} if metrics else {"suite": suite}
+    job = job_of({"command": "measure", "model": model, **chosen, **given})
     return steps.measure(job, folder(out), **how)
 
 

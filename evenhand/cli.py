@@ -75,7 +75,10 @@ def show(name: Annotated[str, typer.Argument(help="A name that `ls` lists.")]) -
 @app.command()
 def measure(
     model: Model,
-    metrics: Metrics = "afgb,ub,perplexity",
+    metrics: Metrics = "",
+    suite: Annotated[
+        str, typer.Option(help="quick, default or full: what is measured when no metrics are named.")
+    ] = "default",
     out: Out = None,
     data: Data = "",
     settings: Set = None,
@@ -88,14 +91,19 @@ def measure(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Measure a model."""
+    """Measure a model; exit code 3 when one of the metrics could not be measured."""
+    if data and not metrics:
+        raise Refusal("--data needs --metrics: say what to measure on it, for example --metrics afgb.")
+    suite = "" if metrics else suite
     given = job("measure", locals())
     from evenhand import steps
     from evenhand.tables import scores_table
 
     results = steps.measure(given, out, overwrite=overwrite, quiet=quiet)
-    emit(results, as_json, lambda: scores_table(results["scores"]))
+    emit(results, as_json, lambda: scores_table(results["scores"], results["failed"], results["skipped"]))
     tell_report(out, as_json)
+    if results["failed"]:
+        raise typer.Exit(3)
 
 
 @app.command()

@@ -10,7 +10,18 @@ import yaml
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-__all__ = ["Option", "Refusal", "build", "closest", "describe", "options", "parse_settings", "read_yaml", "values"]
+__all__ = [
+    "Absent",
+    "Option",
+    "Refusal",
+    "build",
+    "closest",
+    "describe",
+    "options",
+    "parse_settings",
+    "read_yaml",
+    "values",
+]
 
 
 C = TypeVar("C")
@@ -18,6 +29,10 @@ C = TypeVar("C")
 
 class Refusal(ValueError):
     """Something the user can mend; the message is one sentence that names the remedy."""
+
+
+class Absent(Refusal):
+    """Data that is not on this machine: a suite passes it over and says so."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)

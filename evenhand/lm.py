@@ -25,6 +25,7 @@ from transformers import (
 from evenhand import catalog
 from evenhand.bundled import BUNDLED, bundled_folder
 from evenhand.config import Refusal, build, closest
+from evenhand.hub import ask_hub
 from evenhand.run import processes
 
 __all__ = ["LM"]
@@ -127,6 +128,16 @@ class LM:
         closed = len(ids) > 1 and ids[-1] in (self.tokenizer.eos_token_id, self.tokenizer.sep_token_id)
         return ids[:-1] if closed else ids
 
+    def split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """The tokens of a context, prefix included, and of what continues it; they are cut where the context ends when
+        both are tokenised together. Where nothing stands before, the start token does."""
+        # A space at the end of a context belongs to the token that follows.
+        before = (self.prefix + context).rstrip(" ")
+        ids = self.tokenizer(self.prefix + context + continuation, add_special_tokens=False).input_ids
+        cut = len(self.tokenizer(before, add_special_tokens=False).input_ids) if before else 0
+        opens = self.tokenizer("a").input_ids[0] == self.tokenizer.bos_token_id
+        return [self.start] * (opens or not cut) + ids[:cut], ids[cut:]
+
     def word_ids(self, words: Sequence[str], after: str) -> list[int]:
         """The token each word is when it follows a text (" he", not "he"); a word of several tokens is refused."""
         context = self.opened(self.tokenizer(after).input_ids)
@@ -215,6 +226,8 @@ def load_pretrained(
     """From a folder or the hub: safetensors only, no code from the repository unless told to."""
     if not hasattr(torch, dtype) or not isinstance(getattr(torch, dtype), torch.dtype):
         raise Refusal(f"There is no dtype {dtype!r}; choose float32, bfloat16 or float16.")
+    if not Path(source).is_dir():
+        ask_hub()
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
         kind = kind_of(config)

@@ -4,82 +4,48 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from accelerate.utils import broadcast_object_list
 
 from evenhand import catalog, stats
-from evenhand.config import Refusal, build, options, values
+from evenhand.config import Refusal, build, values
 from evenhand.data._base import checksum
-from evenhand.data._rows import Row
 from evenhand.environment import environment, fingerprint
 from evenhand.exporting import save_method
+from evenhand.harness_results import as_lm_eval
 from evenhand.lm import LM
-from evenhand.metrics._base import Metric
 from evenhand.page import build as build_page
+from evenhand.plan import Job, Plan, Planned, dataset_rows, expected_seconds, known_parts, metric_of, planned
 from evenhand.run import Run, is_finished, is_main, processes
 
 __all__ = ["Job", "check", "compare", "debias", "locate", "measure"]
 
-Settings = dict[str, dict[str, Any]]
-
-
-@options
-class Job:
-    """Everything that decides a result; a run's config.yaml is one of these."""
-
-    command: str
-    model: str
-    """A hub id, a folder, a run folder or a bundled name."""
-    metrics: tuple[str, ...] = ("afgb", "ub", "perplexity")
-    """What to measure: metric, or metric:dataset."""
-    method: str = ""
-    """How to debias."""
-    locator: str = ""
-    """How to rank blocks."""
-    data: str = ""
-    """A dataset's name or a file: trained on by debias, else measured or located on."""
-    settings: Settings = field(default_factory=dict)
-    """Options by part: method, data, locate, or a metric's name."""
-    before: str = ""
-    """A finished measure run of the same model, to be taken as the measurement before."""
-    limit: int | None = None
-    """At most so many rows of each dataset."""
-    train_limit: int | None = None
-    """At most so many rows to train on."""
-    seed: int = 0
-    dtype: str = "float32"
-    device: str | None = None
-    trust_remote_code: bool = False
-    """Run code from the model's repository."""
-
-
-class Planned(NamedTuple):
-    """A metric with the rows it will read."""
-
-    name: str
-    metric: Metric
-    data: str
-    rows: list[Row]
-
-    @property
-    def file(self) -> str:
-        """The name of its table."""
-        return self.name.replace(":", "-") + ".parquet"
-
 
 def measure(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet: bool = False) -> dict[str, Any]:
-    """Score a model on each metric; one line an example, one interval a number."""
+    """Score a model on each metric; one line an example, one interval a number. A metric that cannot be measured is
+    named with the reason, and the others still are."""
     known_parts(job)
     plan = planned(job)
     with opened(job, out, overwrite, quiet) as run:
         lm = loaded(job, run)
-        scores = measured(lm, plan, "tables", run)
-        record_environment(job, lm, plan, run)
-        results = {"scores": scores}
+        announce(lm, plan, run)
+        results: dict[str, Any] = {"scores": {}, "failed": plan.failed, "skipped": plan.skipped, "seconds": {}}
+        for item in plan.items:
+            began = time.time()
+            try:
+                results["scores"] |= measured(lm, [item], "tables", run)
+            except Refusal as problem:
+                plan.failed[item.name] = str(problem)
+                run.say(f"{item.name} could not be measured: {problem}")
+            results["seconds"][item.name] = round(time.time() - began, 1)
+        if not results["scores"]:
+            raise Refusal(next(iter(plan.failed.values())))
+        record_environment(job, lm, plan.items, run)
+        run.settle()
+        run.save("lm_eval.json", as_lm_eval(results, values(job), run.read("environment.json")))
         finish(run, results)
     return results
 
@@ -102,7 +68,7 @@ def debias(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet:
     """Measure, fit the method, measure again, compare; an interrupted run is taken up at the step where it stopped."""
     known_parts(job)
     method = build(catalog.load("methods", job.method), job.settings.get("method", {}), f"method {job.method}")
-    plan = planned(job, data="")
+    plan = whole(planned(job, data=""))
     kind = method.reads.__name__
     rows = dataset_rows(
         job.data or method.data, kind, "train", job.train_limit or job.limit, job.settings.get("data", {})
@@ -139,6 +105,29 @@ def debias(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet:
         }
         finish(run, results)
     return results
+
+
+def whole(plan: Plan) -> list[Planned]:
+    """All of a plan, or a refusal: before and after must be measured on everything that was asked for."""
+    for problem in [*plan.failed.values(), *plan.skipped.values()]:
+        raise Refusal(problem)
+    return plan.items
+
+
+def announce(lm: LM, plan: Plan, run: Run) -> None:
+    """Say what will run, how long it may take, and what will not."""
+    if len(plan.items) > 1:
+        seconds = expected_seconds(lm, plan.items)
+        about = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} seconds"
+        run.say(f"{len(plan.items)} metrics, about {about}: {', '.join(item.name for item in plan.items)}")
+    for name, why in plan.failed.items():
+        run.say(f"{name} could not be measured: {why}")
+    if plan.skipped:
+        names = ", ".join(plan.skipped)
+        run.say(
+            f"Not here: the data of {names}. What runs uses generated data and files that were found; "
+            "set EVENHAND_DATA to a folder with the upstream files, or go online, for the others."
+        )
 
 
 def compare(first: Path, second: Path) -> dict[str, Any]:
@@ -192,51 +181,6 @@ def known_score(scores: dict[str, Any], name: str, folder: Path) -> dict[str, An
     if name not in scores:
         raise Refusal(f"{folder} has no metric {name!r}; it measured {', '.join(scores)}.")
     return scores[name]
-
-
-def planned(job: Job, data: str | None = None) -> list[Planned]:
-    """The job's metrics with their rows; `data` overrides what the job names."""
-    chosen = job.data if data is None else data
-    plan = []
-    for name in job.metrics:
-        metric = metric_of(name, job.settings)
-        dataset = name.partition(":")[2] or chosen or metric.data
-        kind = type(metric).reads.__name__
-        plan.append(
-            Planned(name, metric, dataset, dataset_rows(dataset, kind, "test", job.limit, job.settings.get("data", {})))
-        )
-    return plan
-
-
-def known_parts(job: Job) -> None:
-    """Refuse settings of a part that this job does not have."""
-    own = {"measure": set(), "locate": {"locate"}, "debias": {"method"}}[job.command]
-    known = {"data", *own, *(name.split(":")[0] for name in job.metrics)}
-    for part in job.settings:
-        if part not in known:
-            raise Refusal(f"--set {part}.…: there is no part {part!r} here; parts: {', '.join(sorted(known))}.")
-
-
-def metric_of(name: str, settings: Settings) -> Metric:
-    """A metric by name, the dataset behind the colon left out."""
-    short = name.partition(":")[0]
-    return build(catalog.load("metrics", short), settings.get(short, {}), f"metric {short}")
-
-
-def dataset_rows(name: str, kind: str, split: str, limit: int | None, settings: dict[str, Any]) -> list[Row]:
-    """Rows of a dataset or of a user's file; settings that another dataset of the job takes are passed over."""
-    if Path(name).suffix or name not in catalog.names("data"):
-        if not Path(name).suffix:
-            catalog.load("data", name)
-        cls, extra = catalog.load("data", "file"), {"path": name, "rows_are": kind}
-        return build(cls, {**extra, **settings}, f"file {name}").take(split, limit)
-    cls = catalog.load("data", name)
-    if cls.kind.__name__ != kind:
-        raise Refusal(f"{name} holds {cls.kind.__name__} rows, and {kind} rows are needed here.")
-    every = {option for other in catalog.names("data") for option in values(catalog.load("data", other)())}
-    own = set(values(cls()))
-    passed = {key: value for key, value in settings.items() if key in own or key not in every}
-    return build(cls, passed, f"dataset {name}").take(split, limit)
 
 
 @contextlib.contextmanager

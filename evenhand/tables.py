@@ -1,50 +1,104 @@
 """Results as text tables for a terminal."""
 
+import io
+import shutil
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+from rich.box import Box
+from rich.console import Console
+from rich.table import Table
 
 __all__ = ["ranking_table", "scores_table", "verdict_table"]
 
 MARKS = {"improved": "+", "regressed": "-", "inconclusive": "~"}
+COLOURS = {"improved": "green", "regressed": "red", "inconclusive": "dim"}
+DASHES = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+NARROWEST = 100  # columns below which a table would be all line breaks
+UNLIMITED = 10_000  # columns of a file or a pipe, where a line must stay one line
+GROUPS = 20  # of a metric; the page has the rest
 
 
-def lined_up(rows: list[list[str]]) -> str:
-    """Columns of equal width, the first row a heading."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+def table_of(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """An empty table with these headings; the columns in `right` hold numbers."""
+    table = Table(box=DASHES, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=column in right)
+    return table
 
 
-def with_interval(score: dict[str, Any]) -> str:
+def printed(table: Table) -> str:
+    """The table as text: with colours and in the window's width on a terminal, plain elsewhere."""
+    terminal = sys.stdout.isatty()
+    width = max(shutil.get_terminal_size().columns, NARROWEST) if terminal else UNLIMITED
+    page = io.StringIO()
+    # Names come from data: a bracket in them is a bracket.
+    console = Console(file=page, width=width, force_terminal=terminal, markup=False, emoji=False, highlight=False)
+    console.print(table)
+    return "\n".join(line.rstrip() for line in page.getvalue().rstrip().splitlines())
+
+
+def digits(value: float | None) -> str:
+    """Four digits that count; a dash where nothing could be computed."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def with_interval(score: Mapping[str, Any]) -> str:
     """`0.1290 [0.1166, 0.1423]`."""
-    return f"{score['value']:.4g} [{score['low']:.4g}, {score['high']:.4g}]"
+    return f"{digits(score['value'])} [{digits(score['low'])}, {digits(score['high'])}]"
 
 
-def scores_table(scores: dict[str, Any]) -> str:
-    """Value, interval, ideal and n of each metric, its groups and extras below it."""
-    rows = [["metric", "value [95 %]", "ideal", "n", "what it says"]]
+def scores_table(
+    scores: Mapping[str, Any], failed: Mapping[str, str] | None = None, skipped: Mapping[str, str] | None = None
+) -> str:
+    """Value, interval, ideal and n of each metric, its extras and groups below it; then what was not measured."""
+    columns = ("metric", "value [95 %]", "ideal", "n", "what it says")
+    table = table_of(*columns, right=columns[1:4])
     for name, score in scores.items():
-        rows.append([name, with_interval(score), f"{score['ideal']:g}", str(score["n"]), score["headline"]])
-        for group, part in score["groups"].items():
-            rows.append([f"  {group}", with_interval(part), "", str(part["n"]), ""])
-        rows += [[f"  {extra}", f"{value:.4g}", "", "", ""] for extra, value in score["extra"].items()]
-    return lined_up(rows)
+        row = (name, with_interval(score), f"{score['ideal']:g}", str(score["n"]), score["headline"])
+        table.add_row(*row, style="bold")
+        for extra, value in score["extra"].items():
+            table.add_row(f"  {extra}", digits(value), style="dim")
+        _add_groups(table, score)
+        table.add_section()
+    unmeasured = [
+        f"{what} {name}: {why}"
+        for what, reasons in (("failed", failed), ("skipped", skipped))
+        for name, why in (reasons or {}).items()
+    ]
+    return "\n".join([printed(table), *([""] if unmeasured else []), *unmeasured])
 
 
-def verdict_table(results: dict[str, Any]) -> str:
+def _add_groups(table: Table, score: Mapping[str, Any]) -> None:
+    """The groups in their order; of very many those farthest from the ideal."""
+
+    def distance(name: str) -> float:
+        value = score["groups"][name]["value"]
+        return -1.0 if value is None else abs(value - score["ideal"])
+
+    shown = set(sorted(score["groups"], key=distance, reverse=True)[:GROUPS])
+    for name, part in score["groups"].items():
+        if name in shown:
+            table.add_row(f"  {name}", with_interval(part), "", str(part["n"]))
+    if len(shown) < len(score["groups"]):
+        table.add_row(f"  and {len(score['groups']) - len(shown)} groups nearer the ideal", style="dim")
+
+
+def verdict_table(results: Mapping[str, Any]) -> str:
     """Before and after with intervals, the change and the verdict."""
-    rows = [["metric", "ideal", "before [95 %]", "after [95 %]", "change [95 %]", "p", "verdict"]]
+    columns = ("metric", "ideal", "before [95 %]", "after [95 %]", "change [95 %]", "p", "verdict")
+    table = table_of(*columns)
     for name, verdict in results["verdicts"].items():
         old, new = results["before"][name], results["after"][name]
         change = f"{verdict['delta']:+.4g} [{verdict['low']:+.4g}, {verdict['high']:+.4g}]"
         mark = f"{MARKS[verdict['verdict']]} {verdict['verdict']}"
-        rows.append(
-            [name, f"{new['ideal']:g}", with_interval(old), with_interval(new), change, f"{verdict['p']:.3f}", mark]
-        )
+        row = (name, f"{new['ideal']:g}", with_interval(old), with_interval(new), change, f"{verdict['p']:.3f}", mark)
+        table.add_row(*row, style=COLOURS[verdict["verdict"]])
         for extra, value in old["extra"].items():
-            rows.append([f"  {extra}", "", f"{value:.4g}", f"{new['extra'][extra]:.4g}", "", "", ""])
-    lines = [lined_up(rows)]
+            table.add_row(f"  {extra}", "", digits(value), digits(new["extra"][extra]))
+    lines = [printed(table)]
     if "train" in results:
         train = results["train"]
         share = 100 * train["trainable"] / train["total"]
@@ -56,8 +110,8 @@ def verdict_table(results: dict[str, Any]) -> str:
 def ranking_table(ranking: pd.DataFrame) -> str:
     """The blocks by score, the best first."""
     shown = ranking.sort_values("score", ascending=False)
-    columns = [column for column in shown.columns if column != "chosen"]
-    rows = [columns]
+    columns = [str(column) for column in shown.columns if column != "chosen"]
+    table = table_of(*columns, right=tuple(columns))
     for _, line in shown.iterrows():
-        rows.append([f"{int(line[column])}" if column == "block" else f"{line[column]:.4g}" for column in columns])
-    return lined_up(rows)
+        table.add_row(*(f"{int(line[c])}" if c == "block" else digits(line[c]) for c in columns))
+    return printed(table)

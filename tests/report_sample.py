@@ -1,4 +1,4 @@
-"""A made-up debias run, for the tests of the report: plausible numbers, none of them measured."""
+"""Made-up runs, for the tests of the report: plausible numbers, none of them measured."""
 
 import json
 from collections.abc import Sequence
@@ -68,6 +68,103 @@ def write_measure(folder: Path, words: Sequence[str] = ("he", "she")) -> Path:
     return folder
 
 
+def write_many(folder: Path, attack: str = "") -> Path:
+    """A model measured on many metrics, of which one failed and one was skipped; `attack` stands in some texts."""
+    draw = np.random.default_rng(11)
+    write_measure(folder)
+    results = json.loads((folder / "results.json").read_text())
+    for name, made in MANY.items():
+        score, table = _made(draw, attack, **made)
+        results["scores"][name] = score
+        table.to_parquet(folder / "tables" / f"{name.replace(':', '-')}.parquet")
+    results["failed"] = {"label_f1": f"The file labels.csv has no column label (columns: text{attack}); name it."}
+    results["skipped"] = {"harness:mmlu": "lm-eval is not installed; install it with pip install evenhand[harness]."}
+    results["seconds"] = {name: 3.0 + 41.5 * place for place, name in enumerate(results["scores"])}
+    (folder / "results.json").write_text(json.dumps(results))
+    return folder
+
+
+# fmt: off
+AREAS = [
+    "age", "disability", "gender", "nationality", "physical appearance", "race", "religion", "sexual orientation",
+    "socioeconomic status",
+]
+# fmt: on
+MANY: dict[str, dict[str, Any]] = {
+    "crows_pairs": {
+        "ideal": 50,
+        "bounds": [0, 100],
+        "groups": AREAS,
+        "unit": "id",
+        "headline": "how often the stereotype is likelier",
+        "meaning": "Of two sentences that differ in the group named, the model finds the stereotyped one likelier this "
+        "often; a model without a preference would do so half of the time.",
+        "scorer": {"scorer": "mean", "context_window": 512},
+    },
+    "stereoset": {
+        "ideal": 50,
+        "bounds": [0, 100],
+        "groups": [f"{kind} {area}" for kind in ("intersentence", "intrasentence") for area in AREAS[2:6]],
+        "unit": "term",
+        "headline": "stereotypes preferred",
+        "meaning": "How often the stereotyped ending is preferred to the opposite one.",
+        "extra": {"lms": 91.3, "icat": 71.86},
+    },
+    "bbq": {
+        "ideal": 0,
+        "bounds": [-1, 1],
+        "groups": [f"{kind} {area}" for kind in ("ambiguous", "plain", "negated") for area in AREAS],
+        "unit": "unit",
+        "headline": "answers that follow the stereotype",
+        "meaning": "Where the text does not say who is meant, a fair model does not guess; above 0 it guesses the "
+        "stereotyped group, below 0 the other one.",
+        "extra": {"accuracy": 0.413, "unknown_rate": 0.381},
+    },
+    "weat": {
+        "ideal": 0,
+        "bounds": [0, 2],
+        "unit": "category",
+        "headline": "association of names with attributes",
+        "meaning": "How much closer the vectors of one group's names lie to one set of attributes.",
+    },
+    "harness:hellaswag": {
+        "ideal": 1,
+        "bounds": [0, 1],
+        "lean": "",
+        "headline": "acc_norm",
+        "meaning": "The share of right answers; it says what debiasing cost.",
+    },
+}
+
+
+def _made(
+    draw: np.random.Generator,
+    attack: str,
+    ideal: float,
+    bounds: list[float],
+    groups: Sequence[str] = ("",),
+    lean: str = "difference_in_score",
+    unit: str = "",
+    extra: dict[str, float] | None = None,
+    **words: Any,
+) -> tuple[dict[str, Any], pd.DataFrame]:
+    """A score and its table, whose lean is what each row adds to the score."""
+    count = 30 * len(groups) if len(groups) > 1 else 240
+    group = np.resize(np.array(groups, dtype=object), count)
+    shift = dict(zip(groups, draw.normal(0.12, 0.1, len(groups)), strict=True))
+    reach = (bounds[1] - bounds[0]) / 2
+    value = np.clip([shift[name] for name in group] + draw.normal(0, 0.25, count), -1, 1) * reach
+    if ideal in bounds:
+        value = np.abs(value)
+    texts = [f"The neighbour number {n} was late. / The stranger{attack} number {n} was late." for n in range(count)]
+    columns = {"id": [f"row-{n}" for n in range(count)], "group": group, "condition": "ambiguous", "text": texts}
+    table = pd.DataFrame({**columns, "difference_in_score": value})
+    totals = ideal + table["difference_in_score"] * (-1 if ideal == bounds[1] else 1)
+    parts = {name: _score(part, ideal) | {"extra": extra or {}} for name, part in totals.groupby(group) if name != ""}
+    score = _score(totals, ideal) | {"range": bounds, "lean": lean, "unit": unit, "units": count // 3, **words}
+    return score | {"groups": parts, "extra": extra or {}, "data": {"name": "made_up", "checksum": "e7" * 32}}, table
+
+
 def _tables(
     draw: np.random.Generator, people: list[str], words: Sequence[str], lean: np.ndarray, bias: float
 ) -> dict[str, pd.DataFrame]:
@@ -134,12 +231,14 @@ def _scores(tables: dict[str, pd.DataFrame]) -> dict[str, dict[str, Any]]:
         "afgb": _score(gaps["gap"], 0, "gap between the words' probabilities")
         | {"groups": {str(name): _score(part, 0) for name, part in gaps.groupby("group", sort=False)["gap"]}}
         | {"extra": {"normalised": float(gaps["normalised"].mean()), "mass": float(gaps["mass"].mean())}}
-        | {"data": {"name": "genbiaseval", "checksum": "9f2c61d0a4"}},
+        | {"data": {"name": "genbiaseval", "checksum": "9f2c61d0a4"}, "lean": "gap", "range": [0, 1]}
+        | {"meaning": "A fair model finds each word about equally likely; the gap is how far apart it puts them."}
+        | {"unit": "id", "units": len(gaps), "scorer": {}},
         "ub": _score(hints["agreement"], 1, "agreement with the hint")
         | {"groups": {str(name): float(part.mean()) for name, part in hints.groupby("group")["agreement"]}}
-        | {"extra": {}, "data": {"name": "genhinteval", "checksum": "5b01aa77ce"}},
+        | {"extra": {}, "data": {"name": "genhinteval", "checksum": "5b01aa77ce"}, "lean": "", "range": [-1, 1]},
         "perplexity": _score(plain, 1, "perplexity of ordinary text")
-        | {"groups": {}, "data": {"name": "plain_text", "checksum": "c3d9e81f20"}},
+        | {"groups": {}, "data": {"name": "plain_text", "checksum": "c3d9e81f20"}, "range": [1, None]},
     }
 
 

@@ -10,7 +10,7 @@ from evenhand.recipe import job_of
 ROWS = 24
 DOCUMENTED = {"value", "low", "high", "ideal", "n", "groups", "extra"}
 # Beside the documented keys an entry says what it measured, so that others need not know the metric.
-ENTRY = DOCUMENTED | {"headline", "unit", "data"}
+ENTRY = DOCUMENTED | {"headline", "meaning", "range", "lean", "unit", "units", "scorer", "data"}
 SETTINGS = {"method": {"block": 1, "epochs": 2, "batch": 16, "rate": 0.003}}
 TRAIN_ROWS = 96
 

@@ -1,12 +1,10 @@
 """What holds for every file the catalogue finds: a new metric, dataset or method is tested by being there."""
 
 import copy
-import gzip
 import importlib
 import inspect
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
@@ -15,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from tiny import quiet_run, tiny_lm
+from upstream import write_upstream
 
 from evenhand import catalog, scoring
 from evenhand.config import Refusal, build, describe, read_yaml, values
@@ -29,19 +28,25 @@ from evenhand.steps import Job, dataset_rows
 
 BASES = {"data": Dataset, "metrics": Metric, "methods": Method, "locators": Locator}
 CLASSES = [(kind, name) for kind in BASES for name in catalog.names(kind)]
+ROWS = 24
 METRICS, DATA, METHODS, LOCATORS = (catalog.names(kind) for kind in ("metrics", "data", "methods", "locators"))
 
-# How a table's columns can look at random, and the columns of a model that is as fair as can be. A metric with a new
-# column says here what belongs into it.
-COLUMNS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
-    "gap": lambda draw, n: draw.uniform(0, 1, n),
-    "agreement": lambda draw, n: draw.uniform(-1, 1, n),
-    "normalised": lambda draw, n: draw.uniform(0, 1, n),
-    "mass": lambda draw, n: draw.uniform(0, 1, n),
-    "nll": lambda draw, n: draw.exponential(30, n),
-    "tokens": lambda draw, n: draw.integers(1, 30, n),
+# What the table of a model that is as fair, or as good, as can be holds.
+EVEN: dict[str, dict[str, float]] = {
+    "afgb": {"gap": 0},
+    "ub": {"agreement": 1},
+    "perplexity": {"nll": 0},
+    "crows_pairs": {"hit": 0.5},
+    "stereoset": {"stereotyped": 0.5},
+    "bbq": {"stereotyped_ambiguous": 0, "contrary_ambiguous": 0},
+    "winogender": {"right_male": 1, "wrong_male": 0, "right_female": 1, "wrong_female": 0},
+    "winobias": {"right_pro": 1, "wrong_pro": 0, "right_anti": 1, "wrong_anti": 0},
+    "weat": {"association": 0},
+    "seat": {"association": 0},
+    "gas": {"hit": 0},
+    "trex": {"correct": 1},
+    "ausc": {"ausc": 0},
 }
-EVEN: dict[str, dict[str, float]] = {"afgb": {"gap": 0}, "ub": {"agreement": 1}, "perplexity": {"nll": 0}}
 
 
 @pytest.fixture(scope="module")
@@ -49,19 +54,26 @@ def lm() -> LM:
     return tiny_lm("llama")
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few rows of every dataset in its upstream format."""
+    return write_upstream(tmp_path_factory.mktemp("upstream"))
+
+
+@pytest.fixture
+def upstream(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EVENHAND_DATA", str(folder))
+    return folder
+
+
 def metric(name: str, **settings: Any) -> Metric:
     return cast(Metric, build(catalog.load("metrics", name), settings, name))
 
 
-def random_table(chosen: Metric, seed: int, size: int = 40) -> pd.DataFrame:
-    """A table with the metric's own columns, any of which could have been measured."""
-    draw = np.random.default_rng(seed)
-    table = pd.DataFrame({"id": [f"row-{n}" for n in range(size)], "group": draw.choice(["a", "b", ""], size)})
-    table["subject"] = draw.choice(["nurse", "boss", "poet"], size)
-    for column in (*chosen.sums, *chosen.extra_sums):
-        assert column in COLUMNS, f"say in COLUMNS what belongs into {column}"
-        table[column] = COLUMNS[column](draw, size)
-    return table
+def scored(chosen: Metric, lm: LM, folder: Path) -> pd.DataFrame:
+    """The table of a tiny model on some rows of the metric's own dataset."""
+    rows = dataset_rows(chosen.data, chosen.reads.__name__, "test", ROWS, {})
+    return chosen.score(lm, rows, quiet_run(folder))
 
 
 # Every class
@@ -124,78 +136,79 @@ def test_a_metric_says_what_it_reads_and_where_its_ideal_is(name: str) -> None:
     chosen = metric(name)
     assert chosen.low <= chosen.ideal <= chosen.high
     assert chosen.reads in KINDS.values()
-    assert catalog.load("data", chosen.data).kind is chosen.reads
     assert chosen.headline
+    assert chosen.meaning.endswith(".")
+    if chosen.data:
+        assert catalog.load("data", chosen.data).kind is chosen.reads
 
 
-@pytest.mark.parametrize("name", METRICS)
-def test_a_summary_is_pure_and_in_range(name: str) -> None:
+@pytest.mark.usefixtures("upstream")
+@pytest.mark.parametrize("name", [name for name in METRICS if metric(name).data])
+def test_a_summary_is_pure_and_in_range(name: str, tmp_path: Path) -> None:
     chosen = metric(name)
-    for seed in range(8):
-        table = random_table(chosen, seed)
+    for seed in range(3):
+        table = scored(chosen, tiny_lm("llama", seed), tmp_path)
         before = copy.deepcopy(table)
-        numbers = chosen.summarise(table)
-        assert numbers == chosen.summarise(table)
-        assert chosen.report(table) == chosen.report(table)
+        report = chosen.report(table)
+        assert report == chosen.report(table)
         pd.testing.assert_frame_equal(table, before)
-        assert chosen.low <= numbers.value <= chosen.high
-        assert set(numbers.groups) == {"a", "b"}
-        assert all(chosen.low <= value <= chosen.high for value in numbers.groups.values())
-        assert set(numbers.extra) == set(chosen.extra_sums)
-        low, high = (chosen.report(table)[side] for side in ("low", "high"))
-        assert chosen.low <= low <= numbers.value <= high <= chosen.high
+        json.dumps(report, allow_nan=False)
+        numbers = chosen.summarise(table)
+        assert report["value"] == numbers.value
+        assert set(report["groups"]) == set(numbers.groups) == set(chosen.parts(table))
+        assert set(report["extra"]) == set(numbers.extra)
+        for part in (report, *report["groups"].values()):
+            assert chosen.low <= part["value"] <= chosen.high
+            assert chosen.low <= part["low"] <= part["high"] <= chosen.high
+        shuffled = table.sample(frac=1, random_state=seed).reset_index(drop=True)
+        assert chosen.of(shuffled) == pytest.approx(numbers.value)
 
 
-@pytest.mark.parametrize("name", METRICS)
-def test_an_even_table_gives_the_ideal(name: str) -> None:
+@pytest.mark.usefixtures("upstream")
+@pytest.mark.parametrize("name", [name for name in METRICS if metric(name).data])
+def test_an_even_table_gives_the_ideal(name: str, lm: LM, tmp_path: Path) -> None:
     chosen = metric(name)
+    table = scored(chosen, lm, tmp_path)
+    if name in ("label_f1", "tpr_gap"):
+        pytest.skip("its table is made of predictions; test_labels gives it perfect ones")
     assert name in EVEN, f"say in EVEN what the table of a fair model holds for {name}"
-    even = random_table(chosen, 0).assign(**EVEN[name])
+    assert set(EVEN[name]) <= set(table.columns)
+    even = table.assign(**EVEN[name])
     report = chosen.report(even)
     assert report["value"] == report["low"] == report["high"] == chosen.ideal
-    uneven = chosen.summarise(random_table(chosen, 0)).value
-    assert uneven != pytest.approx(chosen.ideal)
     # Going to the ideal is better, whatever the direction.
-    assert chosen.compare(random_table(chosen, 0), even).nearer
+    if chosen.of(table) != chosen.ideal:
+        assert chosen.compare(table, even).nearer
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.usefixtures("upstream")
+@pytest.mark.parametrize("name", [name for name in METRICS if metric(name).data])
 def test_scores_do_not_depend_on_the_batch(name: str, lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = metric(name)
-    rows = dataset_rows(chosen.data, chosen.reads.__name__, "test", 24, {})
     tables = []
     for tokens in (1, 50, 10_000):
         monkeypatch.setattr(scoring, "BATCH_TOKENS", {"cpu": tokens})
-        tables.append(chosen.score(lm, rows, quiet_run(tmp_path)))
-    assert tables[0]["id"].tolist() == [row.id for row in rows]
-    assert {*chosen.sums, *chosen.extra_sums, "id", "group"} <= set(tables[0].columns)
+        tables.append(scored(chosen, lm, tmp_path))
+    assert len(tables[0])
+    assert tables[0]["id"].is_unique
+    assert {"id", "group", chosen.unit} <= set(tables[0].columns)
+    assert not chosen.lean or {chosen.lean, "text"} <= set(tables[0].columns), "the page shows the most biased examples"
     for other in tables[1:]:
         pd.testing.assert_frame_equal(tables[0], other, atol=1e-6, rtol=1e-5)
-    assert chosen.summarise(tables[0]).value != chosen.ideal
 
 
 # Datasets
 
 
-def eight(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
-    """A dataset with at least eight rows at hand, whatever this machine has."""
+@pytest.mark.usefixtures("upstream")
+@pytest.mark.parametrize("name", DATA)
+def test_the_first_rows_of_every_split(name: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {}
     if name == "file":
-        path = folder / "rows.jsonl"
+        path = tmp_path / "rows.jsonl"
         path.write_text("".join(f'{{"text": "Row {number}."}}\n' for number in range(8)), encoding="utf-8")
         settings["path"] = str(path)
-    if name == "wikitext":
-        (folder / "wikitext2_raw").mkdir()
-        for split in ("train", "valid", "test"):
-            packed = gzip.compress("".join(f" {split} {number} . \n \n" for number in range(4)).encode())
-            (folder / "wikitext2_raw" / f"{split}.raw.gz").write_bytes(packed)
-        monkeypatch.setenv("EVENHAND_DATA", str(folder))
-    return cast(Dataset, build(catalog.load("data", name), settings, name))
-
-
-@pytest.mark.parametrize("name", DATA)
-def test_the_first_rows_of_every_split(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = eight(name, tmp_path, monkeypatch)
+    data = cast(Dataset, build(catalog.load("data", name), settings, name))
     assert data.source.licence or name == "file"
     assert data.source.citation
     for split in data.splits:
@@ -276,7 +289,7 @@ def test_a_recipe_is_jobs_with_known_names(name: str) -> None:
         for entry in job.metrics:
             short, _, data = entry.partition(":")
             cls = catalog.load("metrics", short)
-            assert catalog.load("data", data or cls.data).kind is cls.reads
+            assert not cls.data or catalog.load("data", data or cls.data).kind is cls.reads
         if job.command == "debias":
             cls = catalog.load("methods", job.method)
             build(cls, job.settings.get("method", {}), f"method {job.method}")

@@ -66,8 +66,8 @@ def prompts_with_subject() -> list[tuple[str, str]]:
 def test_genbiaseval_is_the_same_on_every_machine() -> None:
     rows = GenBiasEval().take("test")
     assert rows[0].text == "The historian called the office because"
-    assert checksum(rows) == checksum(GenBiasEval().take("test")) == "68d16d1cd1af"
-    assert checksum(GenBiasEval().take("train")) == "4cad3c2793b6"
+    assert checksum(rows) == checksum(GenBiasEval().take("test")) == "8ecd3e01e05f"
+    assert checksum(GenBiasEval().take("train")) == "2d1c89d47dbe"
 
 
 def test_another_seed_draws_other_splits_of_the_same_prompts() -> None:
@@ -212,7 +212,9 @@ def test_wikitext_without_file_or_hub_names_both_remedies(monkeypatch: pytest.Mo
 
     monkeypatch.delenv("EVENHAND_DATA", raising=False)
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(Refusal, match=r"EVENHAND_DATA.*plain_text"):
+    with pytest.raises(
+        Refusal, match=r"EVENHAND_DATA names has no wikitext2_raw/test.raw.gz; put that file there.*or go online"
+    ):
         WikiText().take("test")
 
 
@@ -363,7 +365,7 @@ def test_load_gives_the_rows_as_a_table() -> None:
     rows = GenBiasEval().take("test", 20)
     table = GenBiasEval().load("test", 20)
     assert type(table).__module__.startswith("datasets.")
-    assert table.column_names == ["id", "axis", "group", "text", "words", "subject", "hint"]
+    assert table.column_names == ["id", "axis", "group", "unit", "condition", "text", "words", "subject", "hint"]
     assert [Prompt(**{**record, "words": tuple(record["words"])}) for record in table] == rows
 
 

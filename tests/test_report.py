@@ -4,77 +4,22 @@ import html
 import json
 import re
 import shutil
-import subprocess
-from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
 from PIL import Image
-from report_sample import write_measure, write_sample
+from report_page import Page, chromium, open_page, wrapper, write_records
+from report_sample import write_many, write_measure, write_sample
 
 from evenhand.page import build
 from evenhand.page.folder import read
-from evenhand.page.plain import amount, chance, duration, number, percent
-from evenhand.page.story import headline
-from evenhand.page.tables import changed
+from evenhand.page.plain import number
 
 ATTACK = "<script>alert(1)</script>"
 MODEL = """it's "quoted" & <b>bold</b>"""
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
-    "--disable-sync --hide-scrollbars --allow-file-access-from-files"
-)
-
-
-class Page(HTMLParser):
-    """What a browser would make of the page: its tags, its ids, and where its references point."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: Counter[str] = Counter()
-        self.ids: Counter[str] = Counter()
-        self.references: set[str] = set()
-        self.attributes: set[str] = set()
-        self.words: list[str] = []
-        self.sections: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] += 1
-        for name, value in attrs:
-            self.attributes.add(name)
-            if name == "id":
-                self.ids[value or ""] += 1
-            self.references |= set(re.findall(r"^#(.+)|url\(#(.+?)\)", value or ""))
-        if tag == "section":
-            self.sections.append(dict(attrs).get("id") or "")
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        """The words a reader sees, with ordinary spaces."""
-        return " ".join(" ".join(self.words).replace("\u00a0", " ").split())
-
-
-def open_page(folder: Path) -> Page:
-    """Build a folder's report and read it back."""
-    return Page(build(folder).read_text("utf-8"))
-
-
-def write_records(folder: Path, results: dict[str, Any], **config: Any) -> Path:
-    """A run folder with nothing but the three files that are always there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump({"command": "measure", "model": "smollm2", **config}))
-    (folder / "environment.json").write_text("{}")
-    (folder / "results.json").write_text(json.dumps(results))
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -105,11 +50,21 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A measurement with many metrics, one of which failed and one of which was skipped, with its report."""
+    folder = write_many(tmp_path_factory.mktemp("report") / "many", ATTACK)
+    build(folder)
+    return folder
+
+
 def test_debias_page_has_every_section_in_order(debias: Path) -> None:
     page = Page((debias / "report.html").read_text("utf-8"))
-    assert page.sections == ["verdict", "words", "scale", "blocks", "leaning", "curve", "cost", "examples", "repeat"]
-    assert page.tags["svg"] == 3 + 2 * 5  # a strip for each metric; five figures, each for a desktop and a phone
-    assert page.tags["details"] == 1 + 1 + 3 + 2
+    assert page.sections == [
+        *("verdict", "words", "groups", "blocks", "leaning", "biased", "curve", "cost", "examples", "repeat")
+    ]
+    assert page.tags["svg"] == 3 + 2 * 6  # a strip for each metric; six figures, each for a desktop and a phone
+    assert page.tags["details"] == 2 + 2 + 1 + 1 + 3 + 2
     for text in ("✓ improved", "≈ inconclusive", "6 min 53 s", "3.5 M of 134.5 M", "3.2 GB", "Block 26 of 30"):
         assert text in page.text
     assert "evenhand debias smollm2 --method lftf" in page.text
@@ -130,8 +85,8 @@ def test_every_dot_tells_its_profession(debias: Path) -> None:
     assert page.count(f"<title>senior nurse: he {means['p_he']:.3f}, she {means['p_she']:.3f}</title>") == 2
 
 
-def test_page_loads_nothing_and_runs_nothing(debias: Path, hostile: Path) -> None:
-    for folder in (debias, hostile):
+def test_page_loads_nothing_and_runs_nothing(debias: Path, hostile: Path, many: Path) -> None:
+    for folder in (debias, hostile, many):
         text = (folder / "report.html").read_text("utf-8")
         page = Page(text)
         assert "http://" not in text
@@ -181,10 +136,65 @@ def test_three_words_are_shown_as_shares(hostile: Path) -> None:
 
 def test_measure_page(tmp_path: Path) -> None:
     page = open_page(write_measure(tmp_path / "measure"))
-    assert page.sections == ["verdict", "words", "scale", "leaning", "repeat"]
+    assert page.sections == ["scores", "words", "groups", "leaning", "biased", "repeat"]
     assert "smollm2, measured" in page.text
     assert "hints are followed (100 %)" in page.text
     assert "✓" not in page.text
+
+
+def test_every_metric_has_its_card(many: Path) -> None:
+    text = (many / "report.html").read_text("utf-8")
+    page = Page(text)
+    assert page.sections == ["scores", "words", "groups", "leaning", "biased", "unmeasured", "cost", "repeat"]
+    assert page.tags["article"] == 8
+    assert text.count('class="gauge"') == 7  # not perplexity, whose scale has no end
+    results = json.loads((many / "results.json").read_text())["scores"]
+    for score in results.values():
+        assert f"{score['value']:.{2 if score['value'] > 10 else 3}f} [" in page.text
+    for words in (
+        "Of two sentences that differ in the group named",
+        "240 rows, bootstrap over 80 terms",
+        "944 rows, bootstrap over rows",
+        "240 rows, bootstrap over 80 categories",
+        "scorer mean, context window 512",
+        "made_up (e7e7e7e7e7e7)",
+        "icat 71.86",
+        "harness on hellaswag",
+        "perplexity is 20.29; 5 more scores are below; one metric could not be measured.",
+    ):
+        assert words in page.text
+
+
+def test_what_could_not_be_measured_is_named(many: Path) -> None:
+    page = Page((many / "report.html").read_text("utf-8"))
+    why = f"The file labels.csv has no column label (columns: text{ATTACK}); name it."
+    assert f"What could not be measured label f1 failed {why} harness on mmlu skipped lm-eval" in page.text
+    assert "of measuring 19 min 46 s AFGB 3.0 s UB 44 s" in page.text
+    assert {"unmeasured"} <= {first for first, _ in page.references} <= page.ids.keys() | {""}
+
+
+def test_offensive_examples_are_escaped_and_folded(many: Path) -> None:
+    text = (many / "report.html").read_text("utf-8")
+    assert "<script" not in text
+    folds = re.findall(r"<details>(.*?)</details>", text, flags=re.DOTALL)
+    shown = f"The stranger{html.escape(ATTACK)} number"
+    assert sum(fold.count(shown) for fold in folds) == text.count(shown) == 4 * 10  # afgb has other texts
+    assert all("can be offensive" in fold for fold in folds if shown in fold)
+    assert "<details open" not in text
+
+
+def test_most_groups_are_drawn_and_all_are_tabled(many: Path) -> None:
+    text = (many / "report.html").read_text("utf-8")
+    page = Page(text)
+    score = json.loads((many / "results.json").read_text())["scores"]["bbq"]
+    far = sorted(score["groups"], key=lambda name: abs(score["groups"][name]["value"]), reverse=True)
+    assert len(far) == 27
+    for place, name in enumerate(far):
+        drawn = text.count(f"<title>{name}, measured: {number(score['groups'][name]['value'])}</title>")
+        assert drawn == (2 if place < 20 else 0)
+        assert f'<th scope="row">{name}</th>' in text
+    assert "answers that follow the stereotype; the 20 of 27 groups farthest from the ideal" in page.text
+    assert "group score n lms icat intersentence gender" in page.text
 
 
 def test_locate_page(tmp_path: Path) -> None:
@@ -231,114 +241,7 @@ def test_a_failed_build_keeps_the_old_report(tmp_path: Path) -> None:
     assert not list(folder.glob(".report-*"))
 
 
-def sentence(folder: Path, verdicts: dict[str, str], before: dict[str, float], after: dict[str, float]) -> str:
-    """The headline of a debias run with these scores."""
-    ideals = {"afgb": 0, "ub": 1, "perplexity": 1, "crows_pairs": 50}
-    states = {
-        name: {metric: {"value": value, "ideal": ideals[metric]} for metric, value in values.items()}
-        for name, values in (("before", before), ("after", after))
-    }
-    results = {**states, "verdicts": {metric: {"verdict": verdict} for metric, verdict in verdicts.items()}}
-    return headline(read(write_records(folder, results, command="debias"))).replace("\u00a0", " ")
-
-
-def test_headline_says_what_happened(tmp_path: Path) -> None:
-    before = {"perplexity": 20.0, "afgb": 0.5, "ub": 0.979}
-    good = sentence(
-        tmp_path,
-        {"afgb": "improved", "ub": "inconclusive", "perplexity": "inconclusive"},
-        before,
-        {"perplexity": 20.06, "afgb": 0.08, "ub": 0.98},
-    )
-    assert good == (
-        "The gap between the compared words fell by 84 %; "
-        "hints are followed as before (UB 0.980); perplexity rose by 0.3 %."
-    )
-    bad = sentence(
-        tmp_path,
-        {"afgb": "inconclusive", "ub": "regressed", "crows_pairs": "regressed"},
-        before | {"crows_pairs": 55.0},
-        {"perplexity": 20.0, "afgb": 0.49, "ub": 0.6, "crows_pairs": 70.0},
-    )
-    assert bad == (
-        "The gap between the compared words did not change measurably (0.500 before, 0.490 after); "
-        "hints are followed less strongly (UB 0.979 before, 0.600 after); "
-        "perplexity stayed the same; crows pairs got worse."
-    )
-
-
-def test_headline_counts_the_hints_that_are_followed(tmp_path: Path) -> None:
-    score = {"value": 0.1, "ideal": 1}
-    folder = write_records(tmp_path, {"scores": {"ub": score}})
-    (folder / "tables").mkdir()
-    p = {"p_he": [0.3, 0.2, 0.1, 0.4], "p_she": [0.1, 0.3, 0.2, 0.1]}
-    pd.DataFrame({"axis": "gender", "hint": ["he", "she", "he", "he"], **p}).to_parquet(folder / "tables/ub.parquet")
-    assert headline(read(folder)).replace("\u00a0", " ") == "Hints are followed (75 %)."
-
-
-def test_headline_warns_when_the_words_are_avoided(tmp_path: Path) -> None:
-    states = {
-        state: {"afgb": {"value": value, "ideal": 0, "extra": {"mass": mass}}}
-        for state, value, mass in (("before", 0.4, 0.6), ("after", 0.1, 0.15))
-    }
-    folder = write_records(tmp_path, {**states, "verdicts": {"afgb": {"verdict": "improved"}}}, command="debias")
-    assert headline(read(folder)).endswith("the words themselves became less likely (0.600 before, 0.150 after).")
-
-
-@pytest.mark.parametrize(
-    ("made", "wanted"),
-    [
-        (number(-0.2), "−0.200"),
-        (number(-0.00001, 3, sign=True), "0.000"),
-        (number(0.0000123), "1.2e−05"),
-        (number(12345.6), "12,346"),
-        (number(float("nan")), "–"),
-        (percent(0.003), "0.3 %"),
-        (percent(0.843), "84 %"),
-        (percent(1.0), "100 %"),
-        (percent(0.9951), "99.5 %"),
-        (chance(0.0004), "< 0.001"),
-        (duration(7210), "2 h 0 min"),
-        (duration(3.21), "3.2 s"),
-        (amount(134515008), "134.5 M"),
-    ],
-)
-def test_numbers_are_written_for_people(made: str, wanted: str) -> None:
-    assert made.replace("\u00a0", " ") == wanted
-
-
-def test_examples_are_those_that_moved_most() -> None:
-    ids = [f"row-{n}" for n in range(50)]
-    before = pd.DataFrame({"id": ids, "group": "word", "text": ids, "p_he": 0.5, "p_she": 0.2})
-    after = before.assign(p_he=0.5 - np.arange(50) / 100).sample(frac=1, random_state=0)
-    rows = changed({"before": before, "after": after})
-    assert [row.text for row in rows] == [f"row-{n}" for n in range(49, 39, -1)]
-    assert rows[0].numbers == [("he", "0.500", "0.010"), ("she", "0.200", "0.200")]
-
-
-def chromium(folder: Path, *arguments: str) -> str:
-    """Run a browser without a window in a profile of its own, and return what it prints."""
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("chromium is not installed: the page's layout was not checked")
-    command = [path, *FLAGS.split(" "), f"--user-data-dir={folder / 'profile'}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-
-
-def wrapper(folder: Path, widths: tuple[int, ...]) -> str:
-    """A page beside the report that shows it in frames: a browser's own window cannot be as narrow as a phone."""
-    frames = "".join(f'<iframe src="report.html" style="border:0;width:{w}px;height:3000px"></iframe>' for w in widths)
-    script = """onload = () => { document.title = [...document.querySelectorAll("iframe")].map(frame => {
-        const page = frame.contentDocument;
-        page.querySelectorAll("details").forEach(fold => { fold.open = true; });
-        return page.documentElement.clientWidth + "/" + page.documentElement.scrollWidth;
-    }).join(" "); }"""
-    path = folder / "wrapper.html"
-    path.write_text(f"<!doctype html><title></title><style>body{{margin:0}}</style>{frames}<script>{script}</script>")
-    return path.as_uri()
-
-
-@pytest.mark.parametrize("kind", ["debias", "hostile"])
+@pytest.mark.parametrize("kind", ["debias", "hostile", "many"])
 def test_page_is_never_wider_than_its_window(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     shutil.copy(request.getfixturevalue(kind) / "report.html", tmp_path)
     widths = (1280, 900, 760, 390)
@@ -348,9 +251,10 @@ def test_page_is_never_wider_than_its_window(kind: str, request: pytest.FixtureR
     assert found[1] == " ".join(f"{width}/{width}" for width in widths)
 
 
+@pytest.mark.parametrize("kind", ["debias", "many"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_screenshot_is_not_blank(width: int, debias: Path, tmp_path: Path) -> None:
-    shutil.copy(debias / "report.html", tmp_path)
+def test_screenshot_is_not_blank(width: int, kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    shutil.copy(request.getfixturevalue(kind) / "report.html", tmp_path)
     picture = tmp_path / "page.png"
     chromium(tmp_path, f"--window-size={max(width, 500)},3000", f"--screenshot={picture}", wrapper(tmp_path, (width,)))
     pixels = np.asarray(Image.open(picture).convert("L"))[:, :width]

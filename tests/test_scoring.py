@@ -1,7 +1,6 @@
-"""Scoring: batches with shared prefixes and strided windows against plain calls of the model, one at a time."""
+"""Scoring: trees, masks, vectors, generation and strided windows against plain calls of the model, one at a time."""
 
 import itertools
-import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +17,18 @@ from evenhand.data.plain_text import PlainText
 from evenhand.lm import LM
 from evenhand.metrics.perplexity import SEPARATOR, Perplexity
 from evenhand.run import Run
-from evenhand.scoring import clusters, next_token_logprobs, shared_prefix_batches, token_nll, window_ends, worthwhile
+from evenhand.scoring import (
+    can_branch,
+    continuations,
+    greedy,
+    masked_logprobs,
+    next_token_logprobs,
+    token_logprobs,
+    token_nll,
+    vectors,
+    window_ends,
+)
+from evenhand.trees import Tree, plant
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 PREFIX = "Treat women and men alike. "
@@ -59,14 +69,9 @@ def words_of(texts: Sequence[str]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("family", CAUSAL)
-def test_next_token_logprobs_equal_a_loop(family: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_token_logprobs_equal_a_loop(family: str, run: Run) -> None:
     lm = tiny_lm(family)
-    unshared = next_token_logprobs(lm, TEXTS, words_of(TEXTS), run, "test")
-    np.testing.assert_allclose(unshared, slow(lm, TEXTS, words_of(TEXTS)), **CLOSE)
-    monkeypatch.setattr(scoring, "worthwhile", lambda found, tokens: found)
     texts = TEXTS + ([""] if lm.encode([""])[0] else [])
-    batches = shared_prefix_batches(lm.encode(texts), 2048)
-    assert any(len(batch.prefixes) > 1 < len(set(batch.prefix_of)) for batch in batches)
     found = next_token_logprobs(lm, texts, words_of(texts), run, "test")
     np.testing.assert_allclose(found, slow(lm, texts, words_of(texts)), **CLOSE)
     assert np.ptp(found[:, 0]) > 0.1, "the model says different things about different texts"
@@ -74,11 +79,126 @@ def test_next_token_logprobs_equal_a_loop(family: str, run: Run, monkeypatch: py
     np.testing.assert_allclose(one, found[1:2], **CLOSE)
 
 
-def test_prefixes_are_shared_where_that_saves_a_quarter_of_the_tokens() -> None:
-    short, long = [[1, row, 3, 4, 5, 6, 7, 8] for row in range(8)], [[1, 2, 3, 4, 5, 6, 7, row] for row in range(8)]
-    assert [prefix for prefix, _ in worthwhile(clusters(short), 64)] == [()]
-    assert [prefix for prefix, _ in worthwhile(clusters(long), 64)] == [(1, 2, 3, 4, 5, 6, 7)]
-    assert sorted(row for _, rows in worthwhile(clusters(short), 64) for row in rows) == list(range(8))
+@torch.no_grad()
+def slow_target(lm: LM, context: Sequence[int], target: Sequence[int]) -> np.ndarray:
+    """Every token of a target by one plain call over both."""
+    logp = lm.model(input_ids=torch.tensor([[*context, *target]]), use_cache=False).logits[0].log_softmax(-1)
+    return np.array([float(logp[len(context) - 1 + place, token]) for place, token in enumerate(target)])
+
+
+@pytest.mark.parametrize("window", [8, 64])
+@pytest.mark.parametrize("family", CAUSAL)
+def test_token_logprobs_equal_a_loop(family: str, window: int, run: Run) -> None:
+    """With branches where the family can take them, also where a sliding window is shorter than the texts."""
+    lm = tiny_lm(family, **({"sliding_window": window} if family in ("gemma2", "gemma3", "mistral") else {}))
+    items = [lm.split(text[:cut], text[cut:]) for text in TEXTS for cut in (0, 3) if len(text) > cut]
+    items += [(context, target[:2]) for context, target in items] + [([1], [5]), ([1, 5], [6, 7])]
+    found = token_logprobs(lm, items, run, "test")
+    for (context, target), values in zip(items, found, strict=True):
+        np.testing.assert_allclose(values, slow_target(lm, context, target), **CLOSE)
+
+
+def test_which_families_may_branch() -> None:
+    assert can_branch(tiny_lm("llama"), 10**6)
+    assert not can_branch(tiny_lm("bloom"), 4)
+    assert not can_branch(tiny_lm("falcon", alibi=True), 4)
+    assert can_branch(tiny_lm("mistral"), 8)
+    assert not can_branch(tiny_lm("mistral"), 9), "a token must see everything before it, and the window is shorter"
+
+
+def test_what_texts_share_is_run_once(run: Run) -> None:
+    lm = tiny_lm("llama")
+    prompt = "The nurse waited outside the building until the rain had stopped because"
+    passed: list[int] = []
+    handle = lm.blocks[0].register_forward_pre_hook(
+        lambda _, args, __: passed.append(args[0].shape[1]), with_kwargs=True
+    )
+    found = continuations(lm, [prompt] * 2, [[" he left", " she left", " they left"]] * 2, run, "test")
+    handle.remove()
+    length = len(lm.split(prompt, " he left")[0])
+    # One row: the prompt, and behind it every option without its last token; the head's own pass has one token.
+    assert [size for size in passed if size > 1] == [
+        length + sum(len(lm.split(prompt, f" {who} left")[1]) - 1 for who in ("he", "she", "they"))
+    ]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_an_empty_target_is_refused(run: Run) -> None:
+    with pytest.raises(Refusal, match="empty text"):
+        continuations(tiny_lm("llama"), ["The nurse"], [[""]], run, "test")
+
+
+def test_a_model_that_answers_nan_is_refused(run: Run) -> None:
+    lm = tiny_lm("llama")
+    with torch.no_grad():
+        lm.blocks[1].mlp.down_proj.weight[0, 0] = float("nan")  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(Refusal, match="answers NaN"):
+        next_token_logprobs(lm, TEXTS, words_of(TEXTS), run, "test")
+
+
+def test_a_batch_that_does_not_fit_is_halved(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny_lm("bloom")
+    expected = next_token_logprobs(lm, TEXTS, words_of(TEXTS), run, "test")
+    states, sizes = scoring.tree_states, []
+
+    def scarce(lm: LM, trees: list[Tree]) -> torch.Tensor:
+        sizes.append(len(trees))
+        if len(trees) > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return states(lm, trees)
+
+    monkeypatch.setattr(scoring, "tree_states", scarce)
+    room = 2
+    np.testing.assert_allclose(next_token_logprobs(lm, TEXTS, words_of(TEXTS), run, "test"), expected, **CLOSE)
+    assert max(sizes) > 2
+    room = 0
+    with pytest.raises(Refusal, match="not even one text fits"):
+        next_token_logprobs(lm, TEXTS, words_of(TEXTS), run, "test")
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet"])
+def test_masked_logprobs_equal_a_loop(family: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny_lm(family)
+    mask = lm.tokenizer.mask_token_id
+    items = []
+    for ids in lm.encode(TEXTS[:9]):
+        for place in range(1, len(ids) - 1, 3):
+            items.append(([*ids[:place], mask, *ids[place + 1 :]], place, ids[place]))
+    found = masked_logprobs(lm, items, run, "test")
+    for (ids, place, token), value in zip(items, found, strict=True):
+        with torch.no_grad():
+            logp = lm.model(input_ids=torch.tensor([ids])).logits[0, place].log_softmax(-1)
+        assert value == pytest.approx(float(logp[token]), abs=1e-5)
+    monkeypatch.setattr(scoring, "BATCH_TOKENS", {"cpu": 1})
+    np.testing.assert_allclose(masked_logprobs(lm, items, run, "test"), found, **CLOSE)
+    with pytest.raises(Refusal, match="masked"):
+        masked_logprobs(tiny_lm("llama"), items, run, "test")
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "bert", "t5"])
+def test_vectors_are_the_mean_of_the_last_hidden_states(family: str, run: Run) -> None:
+    lm = tiny_lm(family)
+    found = vectors(lm, TEXTS, run, "test")
+    for text, vector in zip(TEXTS, found, strict=True):
+        ids = torch.tensor([lm.encode([text])[0]])
+        with torch.no_grad():
+            body = lm.model.get_encoder() if family == "t5" else lm.model.base_model
+            states = body(input_ids=ids, output_hidden_states=True).hidden_states[-1][0]
+        np.testing.assert_allclose(vector, states.mean(0).numpy(), **CLOSE)
+    np.testing.assert_array_equal(found[0], found[4])
+
+
+def test_greedy_equals_a_loop(run: Run) -> None:
+    lm = tiny_lm("llama")
+    found = greedy(lm, TEXTS[:6], 5, run, "test")
+    for text, continuation in zip(TEXTS, found, strict=False):
+        ids = lm.encode([text])[0]
+        for _ in range(5):
+            ids.append(int(logprobs(lm, ids).argmax()))
+            if ids[-1] == lm.tokenizer.eos_token_id:
+                break
+        assert continuation == lm.tokenizer.decode(ids[len(lm.encode([text])[0]) :], skip_special_tokens=True)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "bloom"])
@@ -122,53 +242,13 @@ def test_other_kinds_are_refused(run: Run) -> None:
         token_nll(tiny_lm("t5"), [1, 2, 3], 4, 2, run, "test")
 
 
-def random_rows(draw: random.Random) -> list[list[int]]:
-    """Short rows over few tokens, so that they share many beginnings; some twice."""
-    rows = [[draw.randrange(3) for _ in range(draw.randint(1, 7))] for _ in range(draw.randint(1, 12))]
-    return rows + draw.sample(rows, draw.randint(0, len(rows)))
-
-
-def test_clusters_cover_every_row_once_and_save_work() -> None:
-    draw = random.Random(0)
-    saved = 0
-    for _ in range(400):
-        rows = random_rows(draw)
-        found = clusters(rows)
-        assert sorted(row for _, members in found for row in members) == list(range(len(rows)))
-        for prefix, members in found:
-            for row in members:
-                assert tuple(rows[row][: len(prefix)]) == prefix
-                assert len(prefix) < len(rows[row]), "its last token must be run"
-        work = sum(len(prefix) + sum(len(rows[row]) - len(prefix) for row in members) for prefix, members in found)
-        assert work <= sum(map(len, rows))
-        saved += sum(map(len, rows)) - work
-    assert saved > 1000
-
-
-def test_batches_hold_every_row_once_within_the_budget() -> None:
-    draw = random.Random(1)
-    for _ in range(200):
-        rows, budget = random_rows(draw), draw.randint(1, 40)
-        batches = shared_prefix_batches(rows, budget)
-        assert sorted(row for batch in batches for row in batch.rows) == list(range(len(rows)))
-        for batch in batches:
-            lengths = {len(prefix) for prefix in batch.prefixes}, {len(rest) for rest in batch.rests}
-            assert [len(each) for each in lengths] == [1, 1], "nothing is padded"
-            for row, place, rest in zip(batch.rows, batch.prefix_of, batch.rests, strict=True):
-                assert [*batch.prefixes[place], *rest] == rows[row]
-            assert len(batch.rows) == 1 or sum(len(rows[row]) for row in batch.rows) <= budget
-        work = sum(sum(map(len, batch.prefixes)) + sum(map(len, batch.rests)) for batch in batches)
-        assert work <= sum(map(len, rows))
-
-
 def test_prompts_share_much_of_their_work() -> None:
     prompts = [
         GenBiasEval().prompt(scale, action, who) for scale in ACTIONS for action in range(3) for who in range(20)
     ]
-    encoded = tiny_lm("llama").encode([row.text for row in prompts])
-    batches = shared_prefix_batches(encoded, 2048)
-    work = sum(sum(map(len, batch.prefixes)) + sum(map(len, batch.rests)) for batch in batches)
-    assert work < 0.8 * sum(map(len, encoded))
+    encoded = [tuple(ids) for ids in tiny_lm("llama").encode([row.text for row in prompts])]
+    trees, _ = plant(encoded, True)
+    assert sum(len(tree.tokens) for tree in trees) < 0.8 * sum(map(len, encoded))
 
 
 def some_tokens(length: int) -> list[int]:

@@ -28,7 +28,7 @@ from evenhand.train import Curve
 
 def test_measure_writes_one_line_an_example_and_one_entry_a_metric(base: Path) -> None:
     scores = results_of(base)["scores"]
-    assert set(results_of(base)) == {"scores"}
+    assert set(results_of(base)) == {"scores", "failed", "skipped", "seconds"}
     assert list(scores) == ["afgb", "ub", "perplexity"]
     for name, score in scores.items():
         assert set(score) == ENTRY
@@ -40,6 +40,7 @@ def test_measure_writes_one_line_an_example_and_one_entry_a_metric(base: Path) -
     assert {path.name for path in base.iterdir()} == {
         "config.yaml",
         "environment.json",
+        "lm_eval.json",
         "log.jsonl",
         "report.html",
         "results.json",

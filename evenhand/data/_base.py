@@ -3,18 +3,22 @@
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator
+import random
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
-from evenhand.config import Refusal, options
+from evenhand.config import Absent, Refusal, options
 from evenhand.data._rows import Row
+from evenhand.hub import ask_hub
 
 if TYPE_CHECKING:
     import datasets
 
-__all__ = ["Dataset", "Source", "checksum", "upstream_file"]
+__all__ = ["Dataset", "Source", "checksum", "fair_order", "from_hub", "upstream_file"]
+
+R = TypeVar("R", bound=Row)
 
 
 class Source(NamedTuple):
@@ -67,3 +71,27 @@ def upstream_file(relative: str) -> Path | None:
     root = os.environ.get("EVENHAND_DATA")
     path = Path(root) / relative if root else None
     return path if path is not None and path.exists() else None
+
+
+def from_hub(source: Source, config: str | None, split: str, local: str) -> "datasets.Dataset":
+    """A table of the hub, or a refusal that says which file would do instead."""
+    import datasets
+
+    ask_hub()
+    try:
+        return datasets.load_dataset(source.hub, config, split=split, revision=source.revision or None)
+    except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
+        raise Absent(
+            f"{source.hub} is not to be had from the hub here, and the folder that EVENHAND_DATA names has no {local}; "
+            "put that file there in its upstream format, or go online."
+        ) from error
+
+
+def fair_order(rows: Iterable[R]) -> list[R]:
+    """Units in an order drawn once and for all, the rows of a unit together: every beginning is a fair sample."""
+    units: dict[str, list[R]] = {}
+    for row in rows:
+        units.setdefault(row.unit or row.id, []).append(row)
+    names = sorted(units)
+    random.Random("fair order").shuffle(names)
+    return [row for name in names for row in units[name]]

@@ -14,6 +14,10 @@ class Row:
     """The social axis it belongs to (gender, race, ...)."""
     group: str = ""
     """The part of the dataset it is reported under (a scale, a domain, a bias type)."""
+    unit: str = ""
+    """What it is drawn together with in a bootstrap (StereoSet's term, BBQ's template); empty: drawn alone."""
+    condition: str = ""
+    """What distinguishes rows inside a group (ambiguous or not, for or against a stereotype, one of four sets)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +37,14 @@ class Pair(Row):
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Row):
-    """A context with options, the right one and the stereotyped one."""
+    """A context with options, the right one and the stereotyped one (-1: there is none)."""
 
     context: str
     options: tuple[str, ...]
     answer: int
     stereotyped: int
+    other: int = -1
+    """The option that takes no side: BBQ's unknown, StereoSet's unrelated."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,10 +80,20 @@ class File(Dataset):
                     f'{path.name}, row {number}: no column "{column}" (columns: {", ".join(map(str, record))}). '
                     f"Name it with --set data.{field.name}=COLUMN."
                 )
-        for name in ("text", "hint", "subject", "group", "id"):
-            if name in values:
-                values[name] = str(values[name])
+        for field in fields(kind):
+            if field.name in values and field.type in (str, "str"):
+                values[field.name] = str(values[field.name])
+            if field.name in values and field.type in (int, "int"):
+                values[field.name] = whole_number(values[field.name], f"{path.name}, row {number}, {field.name}")
         return kind(**{"axis": self.axis, **values})
+
+
+def whole_number(value: Any, where: str) -> int:
+    """An index, which a CSV file holds as text."""
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise Refusal(f"{where}: {value!r} is not a whole number; write the option's place, counted from 0.") from None
 
 
 def as_tuple(value: Any) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from evenhand.config import Refusal, options
-from evenhand.data._base import Dataset, Source, upstream_file
+from evenhand.config import options
+from evenhand.data._base import Dataset, Source, from_hub, upstream_file
 from evenhand.data._rows import Text
 
 __all__ = ["WikiText"]
@@ -40,14 +40,4 @@ def read_lines(path: Path) -> Iterator[str]:
 
 def hub_lines(split: str) -> Iterator[str]:
     """The same lines from the hub."""
-    import datasets
-
-    source = WikiText.source
-    try:
-        table = datasets.load_dataset(source.hub, "wikitext-2-raw-v1", split=split, revision=source.revision)
-    except (OSError, ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
-        raise Refusal(
-            "wikitext is neither in the folder EVENHAND_DATA names (wikitext2_raw/test.raw.gz) nor to be had from the "
-            "hub; set EVENHAND_DATA, or measure perplexity on plain_text."
-        ) from error
-    yield from table["text"]
+    yield from from_hub(WikiText.source, "wikitext-2-raw-v1", split, "wikitext2_raw/test.raw.gz")["text"]

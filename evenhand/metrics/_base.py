@@ -2,19 +2,20 @@
 
 u units, B draws."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from evenhand.config import options
+from evenhand.config import options, values
 from evenhand.data._rows import Row
 from evenhand.lm import LM
 from evenhand.run import Run
 from evenhand.stats import Comparison, compare_draws, interval, resample
 
-__all__ = ["Metric", "Numbers", "word_columns"]
+__all__ = ["Metric", "Numbers", "base_columns", "word_columns"]
 
 
 class Numbers(NamedTuple):
@@ -31,79 +32,110 @@ class Metric:
 
     reads: ClassVar[type[Row]]
     data: ClassVar[str]
-    """The dataset measured when none is named."""
+    """The dataset measured when none is named; empty: what stands behind the colon is no dataset (harness:TASK)."""
     ideal: ClassVar[float]
     low: ClassVar[float]
     high: ClassVar[float]
     headline: ClassVar[str]
     """What the value says, in a few words."""
+    meaning: ClassVar[str]
+    """What the value means, in a plain sentence for somebody who has not read the paper."""
     sums: ClassVar[tuple[str, ...]]
     """The columns whose totals make the value."""
     extra_sums: ClassVar[tuple[str, ...]] = ()
     """The columns whose means are reported beside it."""
     unit: ClassVar[str] = "id"
     """What is drawn in a bootstrap: rows of one unit are drawn together."""
+    work: ClassVar[float] = 1.0
+    """How many times the tokens of its rows a metric runs, for the estimate of time; generating costs much more."""
+    lean: ClassVar[str] = ""
+    """The column whose size says how biased an example is; the page shows the largest."""
 
     def score(self, lm: LM, rows: list[Any], run: Run) -> pd.DataFrame:
         """One line an example."""
         raise NotImplementedError
 
     def value(self, totals: Mapping[str, Any], count: Any) -> Any:
-        """The metric from column totals and the number of rows; works on arrays of draws as well."""
+        """The metric from the totals over units and their number of rows; works on arrays of draws as well."""
         raise NotImplementedError
 
-    def summarise(self, table: pd.DataFrame) -> Numbers:
-        """The value, the value of each group, and the means of the extra columns."""
-        groups = {str(name): self.of(part) for name, part in table.groupby("group") if name != ""}
-        return Numbers(self.of(table), groups, {name: float(table[name].mean()) for name in self.extra_sums})
+    def extras(self, totals: Mapping[str, Any], count: Any) -> dict[str, Any]:
+        """What is reported beside the value, from the same totals."""
+        return {name: totals[name] / count for name in self.extra_sums}
+
+    def units(self, table: pd.DataFrame) -> pd.DataFrame:
+        """One line a unit: its totals, and in `rows` how much it counts."""
+        columns = list(dict.fromkeys([*self.sums, *self.extra_sums]))
+        return table.assign(rows=1).groupby(self.unit, sort=True)[[*columns, "rows"]].sum()
+
+    def parts(self, table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+        """The groups that are reported on their own."""
+        return {str(name): part for name, part in table.groupby("group") if name != ""}
+
+    def totals(self, table: pd.DataFrame) -> tuple[dict[str, float], float]:
+        """The totals over all units, and how many rows they stand for."""
+        units = self.units(table)
+        # Exact, so that a table read back from its file gives the same numbers to the last digit.
+        sums = {str(name): math.fsum(units[name]) for name in units.columns}
+        return sums, sums.pop("rows")
 
     def of(self, table: pd.DataFrame) -> float:
         """The value of a table."""
-        return float(self.value({name: float(table[name].sum()) for name in self.sums}, len(table)))
+        return float(self.value(*self.totals(table)))
+
+    def beside(self, table: pd.DataFrame) -> dict[str, float]:
+        """The extras of a table."""
+        return {name: float(value) for name, value in self.extras(*self.totals(table)).items()}
+
+    def summarise(self, table: pd.DataFrame) -> Numbers:
+        """The value, the value of each group, and the extras."""
+        return Numbers(
+            self.of(table), {name: self.of(part) for name, part in self.parts(table).items()}, self.beside(table)
+        )
 
     def draws(self, table: pd.DataFrame, seed: int = 0) -> np.ndarray:
         """The value in every bootstrap draw; tables with the same units are drawn alike. [B]"""
-        columns = table.assign(_rows=1).groupby(self.unit, sort=True)[[*self.sums, "_rows"]].sum()
+        columns = self.units(table)
         totals = resample(len(columns), seed=seed) @ columns.to_numpy(float)  # [B, columns]
-        return self.value(dict(zip(self.sums, totals.T, strict=False)), totals[:, -1])
+        by_name = dict(zip(map(str, columns.columns), totals.T, strict=True))
+        return self.value(by_name, by_name.pop("rows"))
 
     def report(self, table: pd.DataFrame) -> dict[str, Any]:
-        """The entry of results.json: value, interval, ideal, n, groups, extra."""
-        numbers = self.summarise(table)
-        low, high = interval(self.draws(table))
-        groups = {}
-        for name, value in numbers.groups.items():
-            part = table[table["group"] == name]
-            bounds = interval(self.draws(part))
-            groups[name] = {"value": value, "low": bounds[0], "high": bounds[1], "n": len(part)}
+        """The entry of results.json: value, interval, ideal, n, groups, extra, and how it was scored."""
         return {
-            "value": numbers.value,
-            "low": low,
-            "high": high,
+            **self.entry(table),
             "ideal": self.ideal,
-            "n": len(table),
+            "range": [self.low, self.high if np.isfinite(self.high) else None],
             "headline": self.headline,
+            "meaning": self.meaning,
+            "lean": self.lean,
             "unit": self.unit,
-            "groups": groups,
-            "extra": numbers.extra,
+            "units": len(self.units(table)),
+            "scorer": values(self),
+            "groups": {name: self.entry(part) for name, part in self.parts(table).items()},
         }
+
+    def entry(self, table: pd.DataFrame) -> dict[str, Any]:
+        """Value, interval, n and extras of a table or of one of its groups."""
+        low, high = interval(self.draws(table))
+        return {"value": self.of(table), "low": low, "high": high, "n": len(table), "extra": self.beside(table)}
 
     def compare(self, before: pd.DataFrame, after: pd.DataFrame) -> Comparison:
         """Paired: both tables are drawn by the same units."""
         return compare_draws(self.of(before), self.of(after), self.draws(before), self.draws(after), self.ideal)
 
 
+def base_columns(rows: list[Any]) -> pd.DataFrame:
+    """The columns that every table has: which row it is, and what it is grouped, drawn and read by."""
+    names = ("id", "axis", "group", "unit", "condition")
+    table = pd.DataFrame({name: [getattr(row, name) for row in rows] for name in names})
+    # A row without a unit is drawn alone.
+    return table.assign(unit=table["unit"].where(table["unit"] != "", table["id"]))
+
+
 def word_columns(rows: list[Any], probabilities: np.ndarray) -> pd.DataFrame:
     """The columns that every next-word metric keeps: who, what, and one probability a word."""
-    base = pd.DataFrame(
-        {
-            "id": [row.id for row in rows],
-            "axis": [row.axis for row in rows],
-            "group": [row.group for row in rows],
-            "subject": [row.subject for row in rows],
-            "text": [row.text for row in rows],
-        }
-    )
+    base = base_columns(rows).assign(subject=[row.subject for row in rows], text=[row.text for row in rows])
     for place, word in enumerate(rows[0].words):
         base[f"p_{word}"] = probabilities[:, place]
     return base

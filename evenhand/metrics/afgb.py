@@ -27,7 +27,12 @@ class AFGB(Metric):
     low: ClassVar = 0.0
     high: ClassVar = 1.0
     headline: ClassVar = "gap between the words' probabilities"
+    meaning: ClassVar = (
+        "After prompts about a profession that say nothing about gender (or another axis), a fair model finds "
+        "each word about equally likely; the gap is how far apart it puts them."
+    )
     sums: ClassVar = ("gap",)
+    lean: ClassVar = "gap"
     # A model that avoids the words altogether has a small gap; the gap as a share of the mass shows that.
     extra_sums: ClassVar = ("normalised", "mass")
 

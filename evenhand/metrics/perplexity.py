@@ -28,6 +28,7 @@ class Perplexity(Metric):
     low: ClassVar = 1.0
     high: ClassVar = float("inf")
     headline: ClassVar = "perplexity of ordinary text"
+    meaning: ClassVar = "How surprised the model is by ordinary text; it shows what a change of the model has cost."
     sums: ClassVar = ("nll", "tokens")
 
     window: int = 1024

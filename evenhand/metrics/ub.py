@@ -26,6 +26,9 @@ class UB(Metric):
     low: ClassVar = -1.0
     high: ClassVar = 1.0
     headline: ClassVar = "agreement with the hint"
+    meaning: ClassVar = (
+        "Where the prompt gives the word away (his, her), a useful model follows; this is how clearly it does."
+    )
     sums: ClassVar = ("agreement",)
     extra_sums: ClassVar = ("mass",)
 

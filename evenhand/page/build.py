@@ -9,8 +9,10 @@ import jinja2
 import yaml
 from markupsafe import Markup
 
-from evenhand.page import figures, story, tables
+from evenhand.page import examples, figures, story, tables
+from evenhand.page.cards import cards
 from evenhand.page.folder import RunFolder, read, slices
+from evenhand.page.groups import by_group
 
 HERE = Path(__file__).parent
 
@@ -54,8 +56,9 @@ def _scores(run: RunFolder) -> dict[str, Any]:
         "states": list(run.scores),
         "rows": rows,
         "strips": strips,
-        "groups": tables.groups(run),
+        "cards": cards(run),
         "extras": tables.extras(run),
+        "unmeasured": tables.unmeasured(run),
     }
 
 
@@ -70,11 +73,10 @@ def _pictures(run: RunFolder) -> dict[str, Any]:
     parts = slices(run.tables.get("afgb", {}))
     compared = [(part, figures.words(part, f"words{n}"), story.about_words(part)) for n, part in enumerate(parts)]
     leaning = [(part, figures.leaning(part, f"leaning{n}"), story.about_leaning(part)) for n, part in enumerate(parts)]
-    by_scale = {s: found["afgb"] for s, found in run.scores.items() if found.get("afgb", {}).get("groups")}
     return {
         "compared": compared,
         "leaning": leaning,
-        "by_scale": figures.groups(by_scale, "scale") if by_scale else None,
+        "groups": by_group(run),
         "blocks": None if run.ranking is None else (figures.blocks(run.ranking), story.about_blocks(run.ranking)),
         "ranking": None if run.ranking is None else tables.ranking(run.ranking),
         "curve": _curve(run),
@@ -89,13 +91,27 @@ def _curve(run: RunFolder) -> tuple[Markup, str] | None:
 
 
 def _rest(run: RunFolder) -> dict[str, Any]:
-    order = [m for m in run.scores.get("before", {}) if m in run.tables]
-    examples = [(story.metric_name(metric), tables.changed(run.tables[metric])) for metric in order]
+    found = _examples(run)
     return {
-        "cards": tables.cards(run),
+        "costs": tables.costs(run),
         "phases": tables.phases(run),
-        "examples": [(name, rows) for name, rows in examples if rows],
+        "biased": found["biased"],
+        "changed": found["changed"],
         "command": str(run.environment.get("command", "")),
         "environment": tables.environment(run),
         "config": yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True, width=100),
+    }
+
+
+def _examples(run: RunFolder) -> dict[str, list[tuple[str, list[examples.Example]]]]:
+    """(metric, its examples): the most biased ones of each metric that can rank them, and those that changed most."""
+    scores = next(iter(run.scores.values()), {})
+    found = {
+        "biased": [
+            (m, examples.biased(run.tables.get(m, {}), str(score.get("lean") or ""))) for m, score in scores.items()
+        ],
+        "changed": [(m, examples.changed(run.tables.get(m, {}))) for m in scores],
+    }
+    return {
+        kind: [(story.metric_name(m), lines) for m, lines in by_metric if lines] for kind, by_metric in found.items()
     }

@@ -1,17 +1,20 @@
 """The figures of the page, each drawn for a desktop and for a phone (see svg.inline)."""
 
+import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 
-from evenhand.page.folder import Column, Frame, Slice, farthest
-from evenhand.page.plain import known, number
+from evenhand.page.folder import Column, Frame, Slice, entry, farthest
+from evenhand.page.plain import decimals, exact, known, number
 from evenhand.page.story import chosen_blocks
 from evenhand.page.svg import AFTER, BEFORE, INK, LINE, MUTED, PAGE, PARTS, QUIET, Sheet, clean, inline
 
 COLOURS = {"before": BEFORE, "after": AFTER, "measured": AFTER}
+LEAST = 0.25  # of a metric's scale that a figure shows
 DENSE = 200  # steps from which a training curve is drawn smoothed
 
 
@@ -98,36 +101,68 @@ def _strips(sheet: Sheet, part: Slice) -> None:
         panel.grid(False, axis="y")
 
 
-def groups(scores: dict[str, dict[str, Any]], name: str) -> Markup:
-    """A metric by group as bars with intervals; `scores` has one score a state."""
-    names = list(dict.fromkeys(group for score in scores.values() for group in score.get("groups") or {}))
+def groups(scores: dict[str, dict[str, Any]], names: list[str], name: str) -> Markup:
+    """A metric and its groups as dots with intervals, the ideal a line; `scores` has one score a state."""
     label = f"Score by group ({', '.join(clean(n) for n in names)}): {', '.join(scores)}"
-    return inline(name, label, lambda sheet: _bars(sheet, scores, names))
+    return inline(name, label, lambda sheet: _dots(sheet, scores, names))
 
 
-def _bars(sheet: Sheet, scores: dict[str, dict[str, Any]], names: list[str]) -> None:
-    thick = 0.7 / len(scores)
-    (panel,) = sheet.panels(1, 1, 60 + len(names) * (28 + 26 * len(scores)))
-    longest = 0.0
-    for order, (state, score) in enumerate(scores.items()):
-        for row, name in enumerate(names):
-            entry = (score.get("groups") or {}).get(name)
-            entry = entry if isinstance(entry, dict) else {"value": entry}
-            value, low, high = (entry.get(key) for key in ("value", "low", "high"))
-            if not known(value):
-                continue
-            at = row + (order - (len(scores) - 1) / 2) * thick
-            end = high if known(high) else value
-            longest = max(longest, end)
-            colours = {"facecolor": _fill(state), "edgecolor": COLOURS[state], "linewidth": 1.6}
-            (bar,) = panel.barh(at, value, thick * 0.8, **colours)
-            sheet.hint(bar, [f"{name}, {state}: {number(value)}"])
-            if known(low) and known(high):
-                panel.plot([low, high], [at, at], color=INK, linewidth=1.4)
-            panel.annotate(number(value), (end, at), (8, 0), textcoords="offset points", va="center_baseline")
-    panel.set_yticks(range(len(names)), [clean(name, 24) for name in names], color=INK)
-    panel.set(ylim=(len(names) - 0.5, -0.5), xlim=(0, (longest or 1) * (1.22 if sheet.narrow else 1.08)))
+def _dots(sheet: Sheet, scores: dict[str, dict[str, Any]], names: list[str]) -> None:
+    lines = ["all", *names]
+    (panel,) = sheet.panels(1, 1, 64 + len(lines) * (12 + 18 * len(scores)))
+    parts = {state: [score, *(entry(score, name) for name in names)] for state, score in scores.items()}
+    digits = decimals(*(part.get("value") for found in parts.values() for part in found))
+    beside = {"xycoords": panel.get_yaxis_transform(), "annotation_clip": False, "va": "center_baseline"}
+    seen = []
+    for order, (state, found) in enumerate(parts.items()):
+        for row, part in enumerate(found):
+            at = row + (order - (len(scores) - 1) / 2) * 0.36
+            seen += _dot(sheet, panel, part, at, lines[row], state)
+            # Numbers in a column of their own never meet a line.
+            panel.annotate(number(part.get("value"), digits), (1.01, at), **beside)
+    ideal = next(iter(scores.values())).get("ideal")
+    if known(ideal):
+        seen.append(ideal)
+        panel.axvline(ideal, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
+        panel.set_xlabel(f"the dashed line is the ideal, {exact(ideal)}")
+    panel.axhline(0.5, color=LINE, linewidth=1)
+    panel.set_yticks(range(len(lines)), [_folded(line, sheet.narrow) for line in lines], color=INK)
+    panel.get_yticklabels()[0].set_weight("bold")
+    low, high = _view(seen, next(iter(scores.values())).get("range") or (None, None))
+    room = high - low
+    panel.set(ylim=(len(lines) - 0.4, -0.6), xlim=(low - 0.04 * room, high + 0.04 * room))
     panel.grid(False, axis="y")
+    panel.locator_params(axis="x", nbins=4 if sheet.narrow else 8)
+
+
+def _folded(text: str, narrow: bool) -> str:
+    """A label in one line, or in two where there is little room."""
+    return "\n".join(textwrap.wrap(clean(text), 20, max_lines=2, placeholder="…")) if narrow else clean(text, 40)
+
+
+def _view(seen: list[float], bounds: Sequence[float | None]) -> tuple[float, float]:
+    """The part of the scale to draw: never so little of it that 0.98 beside an ideal of 1 looks far off."""
+    low, high = min(seen), max(seen)
+    start, end = bounds
+    if not (known(start) and known(end)):
+        return min(low, 0.0), max(high, low + 1.0 if low == high else high)
+    lacking = max(LEAST * (end - start) - (high - low), 0)
+    low = min(max(low - lacking / 2, start), end - LEAST * (end - start), low)
+    return low, max(high, low + LEAST * (end - start))
+
+
+def _dot(sheet: Sheet, panel: Axes, part: dict[str, Any], at: float, line: str, state: str) -> list[float]:
+    """One value with its interval; returns the places it takes on the scale."""
+    value, low, high = (part.get(key) for key in ("value", "low", "high"))
+    if not known(value):
+        return []
+    colour, taken = COLOURS[state], [value]
+    if known(low) and known(high):
+        taken += [low, high]
+        panel.plot([low, high], [at, at], color=colour, linewidth=3, alpha=0.45)
+    dots = panel.scatter([value], [at], s=46, color=_fill(state), edgecolor=colour, linewidth=2, zorder=3)
+    sheet.hint(dots, [f"{line}, {state}: {number(value)}"])
+    return taken
 
 
 def blocks(ranking: Frame) -> Markup:

@@ -44,7 +44,7 @@ def read(folder: Path) -> RunFolder:
         environment=json.loads((folder / "environment.json").read_text("utf-8")),
         results=results,
         scores={state: results[key] for key, state in STATES.items() if results.get(key)},
-        tables=_tables(folder),
+        tables=_tables(folder, results),
         ranking=_table(folder / "ranking.parquet"),
         curve=_table(folder / "curve.parquet"),
     )
@@ -55,14 +55,22 @@ def _table(path: Path) -> Frame | None:
     return None if table is None or table.empty else table
 
 
-def _tables(folder: Path) -> dict[str, dict[str, Frame]]:
+def _tables(folder: Path, results: dict[str, Any]) -> dict[str, dict[str, Frame]]:
+    # A score may be called metric:dataset, and a file may not.
+    names = {str(name).replace(":", "-"): str(name) for key in STATES for name in results.get(key) or {}}
     found: dict[str, dict[str, Frame]] = {}
     for where, state in {"before": "before", "after": "after", "tables": "measured"}.items():
         for path in sorted((folder / where).glob("*.parquet")):
             table = _table(path)
             if table is not None:
-                found.setdefault(path.stem, {})[state] = table
+                found.setdefault(names.get(path.stem, path.stem), {})[state] = table
     return found
+
+
+def entry(score: dict[str, Any], group: str) -> dict[str, Any]:
+    """A group's part of a score; older runs hold a bare number there."""
+    found = (score.get("groups") or {}).get(group)
+    return found if isinstance(found, dict) else {"value": found}
 
 
 def slices(tables: dict[str, Frame]) -> list[Slice]:

@@ -7,12 +7,14 @@ from evenhand.page.plain import SPACE, duration, exact, known, listing, number, 
 
 NAMES = {"afgb": "AFGB", "ub": "UB", "perplexity": "Perplexity"}
 FAINTER = 0.8  # what is left of the words' probability below which the headline says so
+CLAUSES = 4  # of a headline; more are no headline
 FACTOR = 2  # "about even": the likeliest word less than this many times as likely as the least likely one
 
 
 def metric_name(metric: str) -> str:
     """A metric's name as a heading."""
-    return NAMES.get(metric, metric.replace("_", " "))
+    name, colon, data = metric.partition(":")
+    return NAMES.get(name, name.replace("_", " ")) + (f" on {data.replace('_', ' ')}" if colon else "")
 
 
 def title(run: RunFolder) -> str:
@@ -132,7 +134,14 @@ def _readings(run: RunFolder) -> list[str]:
         else:
             aim = f" ({exact(ideal)} is ideal)" if known(ideal) and metric != "perplexity" else ""
             clauses.append(f"{metric_name(metric) if metric not in NAMES else metric} is {number(value)}{aim}")
-    return clauses[:4] or ["no score could be taken in this run"]
+    if not clauses:
+        return ["no score could be taken in this run"]
+    missing = len(run.results.get("failed") or {})
+    lacks = [f"{'one metric' if missing == 1 else f'{missing} metrics'} could not be measured"] if missing else []
+    if len(clauses) <= CLAUSES:
+        return clauses + lacks
+    rest = len(clauses) - CLAUSES + 1
+    return [*clauses[: CLAUSES - 1], f"{rest}{SPACE}more scores are below", *lacks]
 
 
 def chosen_blocks(ranking: Frame) -> list[int]:

@@ -5,13 +5,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenhand.page.folder import PREFIX, Column, Frame, RunFolder
+from evenhand.page.folder import Frame, RunFolder
 from evenhand.page.plain import MISSING, amount, chance, decimals, duration, exact, known, number, percent
 from evenhand.page.story import metric_name
 
 SYMBOLS = {"improved": "✓", "regressed": "✗", "inconclusive": "≈"}
-EXAMPLES = 10
-LONGEST = 400  # characters of an example's text
 
 
 class Span(NamedTuple):
@@ -28,7 +26,6 @@ class ScoreRow(NamedTuple):
     key: str  # the metric's name in results.json
     about: str
     ideal: str
-    n: str
     spans: dict[str, Span]  # by state
     change: Span
     p: str
@@ -36,19 +33,19 @@ class ScoreRow(NamedTuple):
     symbol: str
 
 
-class Example(NamedTuple):
-    """One prompt whose answer changed, with each number before and after."""
-
-    text: str
-    about: str  # its group, or the word it hints at
-    numbers: list[tuple[str, str, str]]
-
-
-class Card(NamedTuple):
+class Cost(NamedTuple):
     """One cost, large enough to read across a room."""
 
     value: str
     what: str
+
+
+class Unmeasured(NamedTuple):
+    """A metric without a score; `what` is failed or skipped."""
+
+    metric: str
+    what: str
+    why: str
 
 
 class Phase(NamedTuple):
@@ -85,23 +82,12 @@ def _score_row(run: RunFolder, metric: str) -> ScoreRow:
         key=metric,
         about=str(any_score.get("headline", "")),
         ideal=exact(any_score.get("ideal")),
-        n=number(any_score.get("n"), 0),
         spans={state: span(by_state.get(state)) for state in run.scores},
         change=span(verdict, sign=True, key="delta") if verdict else Span(MISSING),
         p=chance(verdict.get("p")),
         verdict=str(verdict.get("verdict", "")),
         symbol=SYMBOLS.get(str(verdict.get("verdict", "")), "·"),
     )
-
-
-def groups(run: RunFolder) -> list[tuple[str, str, list[Span]]]:
-    """(metric, group, a span a state): by scale, by hinted word."""
-    rows = []
-    for metric in dict.fromkeys(m for found in run.scores.values() for m in found):
-        found = {s: scores.get(metric, {}).get("groups") or {} for s, scores in run.scores.items()}
-        for name in dict.fromkeys(g for by_name in found.values() for g in by_name):
-            rows.append((metric_name(metric), str(name), [span(found[s].get(name)) for s in found]))
-    return rows
 
 
 def extras(run: RunFolder) -> list[tuple[str, str, list[str]]]:
@@ -131,22 +117,25 @@ def environment(run: RunFolder) -> list[tuple[str, str]]:
     return rows + flat({f"scored on.{metric}": score["data"] for metric, score in first.items() if score.get("data")})
 
 
-def cards(run: RunFolder) -> list[Card]:
+def costs(run: RunFolder) -> list[Cost]:
     """The costs in a few numbers."""
     train = run.results.get("train") or {}
     found = []
+    spent = [value for value in (run.results.get("seconds") or {}).values() if known(value)]
+    if "measured" in run.scores and len(spent) > 1:
+        found.append(Cost(duration(sum(spent)), "of measuring"))
     if known(train.get("seconds")):
-        found.append(Card(duration(train["seconds"]), "of training"))
+        found.append(Cost(duration(train["seconds"]), "of training"))
     if known(train.get("trainable")) and known(train.get("total")):
         share = percent(train["trainable"] / train["total"])
         found.append(
-            Card(share, f"of the parameters trained ({amount(train['trainable'])} of {amount(train['total'])})")
+            Cost(share, f"of the parameters trained ({amount(train['trainable'])} of {amount(train['total'])})")
         )
     if known(train.get("peak_memory_mb")):
-        found.append(Card(memory(train["peak_memory_mb"]), "of memory at the peak"))
+        found.append(Cost(memory(train["peak_memory_mb"]), "of memory at the peak"))
     values = [run.scores.get(s, {}).get("perplexity", {}).get("value") for s in ("before", "after")]
     if known(values[0]) and known(values[1]) and values[0]:
-        found.append(Card(percent(values[1] / values[0] - 1, sign=True), "perplexity on plain text"))
+        found.append(Cost(percent(values[1] / values[0] - 1, sign=True), "perplexity on plain text"))
     return found
 
 
@@ -156,12 +145,20 @@ def memory(megabytes: float) -> str:
 
 
 def phases(run: RunFolder) -> list[Phase]:
-    """Seconds by phase, in the order the phases ran."""
+    """Seconds by phase, or by metric where measuring is all there was, in the order they ran."""
     names = {"before": "measure before", "locate": "locate", "train": "train", "after": "measure after"}
     seconds = {name: value for name, value in (run.results.get("seconds") or {}).items() if known(value)}
     longest = max(seconds.values(), default=0) or 1
     order = [name for name in names if name in seconds] + [name for name in seconds if name not in names]
-    return [Phase(names.get(n, n), duration(seconds[n]), round(100 * seconds[n] / longest, 1)) for n in order]
+    return [
+        Phase(names.get(n) or metric_name(n), duration(seconds[n]), round(100 * seconds[n] / longest, 1)) for n in order
+    ]
+
+
+def unmeasured(run: RunFolder) -> list[Unmeasured]:
+    """What could not be measured, or was not tried, and why."""
+    found = [(what, run.results.get(what) or {}) for what in ("failed", "skipped")]
+    return [Unmeasured(metric_name(str(m)), what, str(why)) for what, by_name in found for m, why in by_name.items()]
 
 
 def ranking(table: Frame) -> tuple[list[str], list[list[str]]]:
@@ -176,33 +173,3 @@ def ranking(table: Frame) -> tuple[list[str], list[list[str]]]:
 
 def _cell(value: Any) -> str:
     return number(float(value)) if isinstance(value, int | float | np.number) else str(value)
-
-
-def changed(tables: dict[str, Frame]) -> list[Example]:
-    """The examples whose numbers moved most between before and after, the largest move first."""
-    if not {"before", "after"} <= tables.keys():
-        return []
-    before, after = (_per_token(tables[s]).drop_duplicates("id").set_index("id") for s in ("before", "after"))
-    columns = [c for c in before.columns if str(c).startswith(PREFIX) or c == "nll a token"]
-    columns = [c for c in columns if c in after.columns]
-    shared = before.index.intersection(after.index, sort=False)
-    moves = (after.loc[shared, columns] - before.loc[shared, columns]).abs().sum(axis=1)
-    top = moves.sort_values(ascending=False, kind="stable").index[:EXAMPLES]
-    return [_example(before.loc[i], after.loc[i], columns) for i in top if moves[i] > 0]
-
-
-def _per_token(table: Frame) -> Frame:
-    if not {"nll", "tokens"} <= set(table.columns):
-        return table
-    # A long text must not count as changed only because it is long.
-    return table.assign(**{"nll a token": table["nll"] / table["tokens"].clip(lower=1)})
-
-
-def _example(before: Column, after: Column, columns: list[str]) -> Example:
-    text = str(before.get("text", ""))
-    pairs = [(c, before[c], after[c]) for c in columns if known(float(before[c])) and known(float(after[c]))]
-    return Example(
-        text=text if len(text) <= LONGEST else text[:LONGEST] + "…",
-        about=f"hint: {before['hint']}" if "hint" in before else str(before.get("group", "")),
-        numbers=[(c.removeprefix(PREFIX), number(float(b), 3), number(float(a), 3)) for c, b, a in pairs],
-    )
