@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from evenhand.data.crows_pairs import CrowsPairs
+from evenhand.data.crows_pairs import CrowSPairs
 from evenhand.lm import LM
 from evenhand.run import Run
 from evenhand.scoring import budget, can_branch, token_logprobs
@@ -37,7 +37,7 @@ def bare(lm: LM, tokens: int) -> float:
 def main(model: str = "smollm2", pairs: str = "400") -> None:
     """Score the sentences of some pairs, then run as many tokens bare."""
     lm, run = LM.load(model), Run(Path(tempfile.mkdtemp()), quiet=True)
-    sentences = [text for row in CrowsPairs().take("test", int(pairs)) for text in (row.more, row.less)]
+    sentences = [text for row in CrowSPairs().take("test", int(pairs)) for text in (row.more, row.less)]
     items = [lm.split("", text) for text in dict.fromkeys(sentences)]
     runs = list(dict.fromkeys((*context, *target[:-1]) for context, target in items))
     tokens = sum(len(tree.tokens) for tree in plant(runs, can_branch(lm, max(map(len, runs))))[0])
