@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from evenhand.api import check, compare, debias, export, locate, measure, report
+    from evenhand.api import check, compare, debias, export, locate, measure, report, score
     from evenhand.lm import LM
     from evenhand.run import Run
 
-__all__ = ["LM", "Run", "check", "compare", "debias", "export", "locate", "measure", "report"]
+__all__ = ["LM", "Run", "check", "compare", "debias", "export", "locate", "measure", "report", "score"]
 
 
 def __getattr__(name: str) -> Any:

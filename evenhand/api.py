@@ -12,7 +12,7 @@ from evenhand.page import build
 from evenhand.recipe import job_of
 from evenhand.run import Run
 
-__all__ = ["check", "compare", "debias", "export", "locate", "measure", "report"]
+__all__ = ["check", "compare", "debias", "export", "locate", "measure", "report", "score"]
 
 Where = str | Path
 
@@ -25,6 +25,11 @@ def measure(
     chosen = {"metrics": list(metrics)} if metrics else {"suite": suite}
     job = job_of({"command": "measure", "model": model, **chosen, **given})
     return steps.measure(job, folder(out), **how)
+
+
+def score(metric: str, predictions: Where, data: str = "", **settings: Any) -> dict[str, Any]:
+    """A metric's entry from a file of predictions: `score("stereoset", "predictions_gpt2.json")["value"]`."""
+    return steps.score(metric, Path(predictions), data, settings)["scores"][metric]
 
 
 def locate(model: str, locator: str = "tradeoff", out: Where | None = None, **options: Any) -> pd.DataFrame:

@@ -107,6 +107,22 @@ def measure(
 
 
 @app.command()
+def score(
+    metric: Annotated[str, typer.Argument(help="A metric that reads predictions: stereoset, bbq, label_f1, tpr_gap.")],
+    predictions: Annotated[Path, typer.Argument(help="The file of predictions, in its published format.")],
+    data: Data = "",
+    settings: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Score a file of some model's predictions, without the model."""
+    from evenhand import steps
+    from evenhand.tables import scores_table
+
+    results = steps.score(metric, predictions, data, parse_settings(settings or []))
+    emit(results, as_json, lambda: scores_table(results["scores"]))
+
+
+@app.command()
 def locate(
     model: Model,
     locator: Annotated[str, typer.Option("--with", help="How blocks are ranked: bmi or tradeoff.")] = "tradeoff",

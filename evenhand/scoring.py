@@ -16,7 +16,7 @@ from evenhand.config import Refusal
 from evenhand.hooks import head_inputs, through_head
 from evenhand.lm import LM
 from evenhand.run import Run, processes
-from evenhand.trees import Tree, batches, plant
+from evenhand.trees import Tree, batches, plant, sees
 
 __all__ = [
     "continuations",
@@ -110,11 +110,9 @@ def tree_states(lm: LM, trees: list[Tree]) -> Tensor:
     # A causal model never looks at what comes later, so padding on the right needs no mask; only branches do.
     if not all(tree.is_chain for tree in trees):
         depths = [tree.depths + [0] * (size - len(tree.depths)) for tree in trees]
-        sees = torch.from_numpy(np.stack([tree.sees(size) for tree in trees])).to(lm.device)
-        hidden = torch.finfo(lm.model.dtype).min
-        extra["attention_mask"] = torch.zeros(sees.shape, dtype=lm.model.dtype, device=lm.device).masked_fill(
-            ~sees, hidden
-        )[:, None]
+        mask = torch.zeros(len(trees), 1, size, size, dtype=lm.model.dtype, device=lm.device)
+        hidden = ~sees(trees, size, lm.device)[:, None]
+        extra["attention_mask"] = mask.masked_fill_(hidden, torch.finfo(lm.model.dtype).min)
         extra["position_ids"] = torch.tensor(depths, device=lm.device)
     with head_inputs(lm) as read:
         lm.model(input_ids=ids, use_cache=False, **extra)

@@ -12,16 +12,16 @@ from accelerate.utils import broadcast_object_list
 
 from evenhand import catalog, stats
 from evenhand.config import Refusal, build, values
-from evenhand.data._base import checksum
+from evenhand.data._base import checksum, file_checksum
 from evenhand.environment import environment, fingerprint
 from evenhand.exporting import save_method
 from evenhand.harness_results import as_lm_eval
 from evenhand.lm import LM
 from evenhand.page import build as build_page
-from evenhand.plan import Job, Plan, Planned, dataset_rows, expected_seconds, known_parts, metric_of, planned
+from evenhand.plan import Job, Plan, Planned, dataset_rows, expected_seconds, known_parts, metric_of, planned, source_of
 from evenhand.run import Run, is_finished, is_main, processes
 
-__all__ = ["Job", "check", "compare", "debias", "locate", "measure"]
+__all__ = ["Job", "check", "compare", "debias", "locate", "measure", "score"]
 
 
 def measure(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet: bool = False) -> dict[str, Any]:
@@ -48,6 +48,20 @@ def measure(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet
         run.save("lm_eval.json", as_lm_eval(results, values(job), run.read("environment.json")))
         finish(run, results)
     return results
+
+
+def score(name: str, predictions: Path, data: str, settings: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """A metric from a file of some model's predictions: the scorer alone, without a model."""
+    metric = metric_of(name, settings)
+    if not predictions.is_file():
+        raise Refusal(f"There is no file {predictions}; give a file of predictions.")
+    source = source_of(metric, data or name.partition(":")[2] or metric.data, settings)
+    table = metric.read(predictions, lambda: source.take("test") if source else [])
+    return {
+        "scores": {
+            name: metric.report(table) | {"data": {"name": predictions.name, "checksum": file_checksum(predictions)}}
+        }
+    }
 
 
 def locate(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet: bool = False) -> pd.DataFrame:

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
-__all__ = ["Place", "Tree", "batches", "plant"]
+__all__ = ["Place", "Tree", "batches", "plant", "sees"]
 
 LARGEST = 128
 LEAST_SHARED = 2
+OPEN = 2**31
 
 
 class Place(NamedTuple):
@@ -24,37 +27,37 @@ class Place(NamedTuple):
 
 @dataclass
 class Tree:
-    """Token sequences that begin alike."""
+    """Token sequences that begin alike, branch after branch: what follows from a token stands right behind it."""
 
     tokens: list[int] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
-    branches: list[tuple[np.ndarray, int]] = field(default_factory=list)
-    """For each sequence its path and how much of it stood there already."""
+    ends: list[int] = field(default_factory=list)
+    """For each token the place of the last one that follows from it."""
+    path: list[int] = field(default_factory=list)
+    """Where the sequence added last stands."""
 
     def add(self, sequence: Sequence[int], shared: int) -> np.ndarray:
         """Grow the branch of a sequence that shares its beginning with the one added before."""
-        before = self.branches[-1][0][:shared] if self.branches else np.empty(0, dtype=int)
-        new = np.arange(len(self.tokens), len(self.tokens) + len(sequence) - shared)
-        path = np.concatenate([before, new])
+        for place in self.path[shared:]:
+            self.ends[place] = len(self.tokens) - 1
+        new = range(len(self.tokens), len(self.tokens) + len(sequence) - shared)
+        self.path = [*self.path[:shared], *new]
         self.tokens += sequence[shared:]
         self.depths += range(shared, len(sequence))
-        self.branches.append((path, shared))
-        return path
+        self.ends += [OPEN] * len(new)
+        return np.array(self.path)
 
     @property
     def is_chain(self) -> bool:
         """Whether every sequence is the beginning of the longest, so that an ordinary causal mask is right."""
         return self.depths[-1] == len(self.depths) - 1
 
-    def sees(self, size: int) -> np.ndarray:
-        """Which tokens each token may look at; what pads the row looks at itself. [size, size]"""
-        mask = np.eye(size, dtype=bool)
-        for path, shared in self.branches:
-            new = path[shared:]
-            if len(new):
-                mask[np.ix_(new, path[:shared])] = True
-                mask[new[0] : new[-1] + 1, new[0] : new[-1] + 1] |= np.tri(len(new), dtype=bool)
-        return mask
+
+def sees(trees: Sequence[Tree], size: int, device: torch.device | None = None) -> Tensor:
+    """Which tokens each token may look at: those before it from which it follows. [n, size, size]"""
+    ends = torch.tensor([tree.ends + [OPEN] * (size - len(tree.ends)) for tree in trees], device=device)
+    place = torch.arange(size, device=device)
+    return (place[None, :] <= place[:, None]) & (place[:, None] <= ends[:, None, :])
 
 
 def plant(sequences: Sequence[tuple[int, ...]], share: bool) -> tuple[list[Tree], list[Place]]:

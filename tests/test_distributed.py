@@ -19,8 +19,9 @@ from evenhand.recipe import job_of
 METHOD = {"block": 1, "epochs": 1, "batch": 8, "rate": 0.003, "keep_text": 0.0}
 RECIPE = {
     "model": "",
-    "metrics": ["afgb", "ub", "perplexity"],
+    "metrics": ["afgb", "ub", "perplexity", "gas", "weat:word_sets", "label_f1"],
     "limit": 24,
+    "settings": {"gas": {"new_tokens": 5}},
     "train_limit": 96,
     "seeds": [0],
     "rows": {"lftf": {"method": "lftf", "settings": {"method": METHOD}}},

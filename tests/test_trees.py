@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from evenhand.trees import LARGEST, LEAST_SHARED, batches, plant
+from evenhand.trees import LARGEST, LEAST_SHARED, batches, plant, sees
 
 Rows = list[tuple[int, ...]]
 
@@ -43,9 +43,12 @@ def test_a_token_sees_its_own_beginning_and_nothing_else() -> None:
                 if place.tree == number:
                     for depth, token in enumerate(place.path):
                         expected[token, place.path[: depth + 1]] = True
-            np.testing.assert_array_equal(tree.sees(size), expected)
-            causal = np.tri(len(tree.tokens), dtype=bool)
-            assert tree.is_chain == bool((tree.sees(size)[: len(causal), : len(causal)] == causal).all())
+            count = len(tree.tokens)
+            found = sees([tree], size)[0].numpy()
+            np.testing.assert_array_equal(found[:count, :count], expected[:count, :count])
+            assert found.diagonal().all(), "what pads a row looks at itself at least"
+            assert not np.triu(found, 1).any()
+            assert tree.is_chain == bool((found[:count, :count] == np.tri(count, dtype=bool)).all())
 
 
 def test_unshared_sequences_are_chains_of_their_own() -> None:

@@ -16,7 +16,7 @@ from evenhand.hub import ask_hub
 if TYPE_CHECKING:
     import datasets
 
-__all__ = ["Dataset", "Source", "checksum", "fair_order", "from_hub", "upstream_file"]
+__all__ = ["Dataset", "Source", "checksum", "fair_order", "file_checksum", "from_hub", "upstream_file"]
 
 R = TypeVar("R", bound=Row)
 
@@ -64,6 +64,11 @@ def checksum(rows: list[Row]) -> str:
     for row in rows:
         digest.update(repr(row).encode())
     return digest.hexdigest()[:12]
+
+
+def file_checksum(path: Path) -> str:
+    """The same for a whole file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
 
 def upstream_file(relative: str) -> Path | None:

@@ -113,6 +113,16 @@ def category_rows(name: str, targets: Places) -> Iterator[Choice]:
         yield choice(name, line, f"{file}, row {number}", targets)  # pyright: ignore[reportArgumentType]
 
 
+def answered_questions(path: Path) -> Iterator[tuple[Choice, dict[str, Any]]]:
+    """The questions of a file of answers, which repeats the upstream lines; official targets where they are here."""
+    lines = list(read_lines(path, path.name))
+    names = {str(line.get("category")) for line in lines}
+    targets = read_targets(names) if upstream_file(TARGETS) else {name: {} for name in names}
+    for number, line in enumerate(lines, 1):
+        category = str(line.get("category"))
+        yield choice(category, line, f"{path.name}, row {number}", targets[category]), line
+
+
 def read_lines(path: Path, file: str) -> Iterator[dict[str, Any]]:
     """The lines of a JSON-lines file."""
     with path.open(encoding="utf-8") as opened:

@@ -48,6 +48,7 @@ class Association(Metric):
     high: ClassVar = 2.0
     sums: ClassVar = ("association",)
     lean: ClassVar = "offset"
+    drawn: ClassVar = "target word"
 
     def embed(self, lm: LM, texts: list[str], run: Run) -> np.ndarray:
         """The vector of each text: the mean of its last hidden states. [n, d]"""

@@ -3,13 +3,14 @@
 u units, B draws."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from evenhand.config import options, values
+from evenhand.config import Refusal, options, values
 from evenhand.data._rows import Row
 from evenhand.lm import LM
 from evenhand.run import Run
@@ -45,7 +46,9 @@ class Metric:
     extra_sums: ClassVar[tuple[str, ...]] = ()
     """The columns whose means are reported beside it."""
     unit: ClassVar[str] = "id"
-    """What is drawn in a bootstrap: rows of one unit are drawn together."""
+    """The column whose values are drawn in a bootstrap: rows of one unit are drawn together."""
+    drawn: ClassVar[str] = "row"
+    """What such a unit is called: a term, a template."""
     work: ClassVar[float] = 1.0
     """How many times the tokens of its rows a metric runs, for the estimate of time; generating costs much more."""
     lean: ClassVar[str] = ""
@@ -54,6 +57,10 @@ class Metric:
     def score(self, lm: LM, rows: list[Any], run: Run) -> pd.DataFrame:
         """One line an example."""
         raise NotImplementedError
+
+    def read(self, path: Path, rows: Callable[[], list[Any]]) -> pd.DataFrame:
+        """The same table from a file of another model's predictions; `rows` gives the rows of the dataset."""
+        raise Refusal(f"{type(self).__name__} cannot be scored from a file; measure a model instead.")
 
     def value(self, totals: Mapping[str, Any], count: Any) -> Any:
         """The metric from the totals over units and their number of rows; works on arrays of draws as well."""
@@ -109,7 +116,7 @@ class Metric:
             "headline": self.headline,
             "meaning": self.meaning,
             "lean": self.lean,
-            "unit": self.unit,
+            "unit": self.drawn,
             "units": len(self.units(table)),
             "scorer": values(self),
             "groups": {name: self.entry(part) for name, part in self.parts(table).items()},

@@ -3,6 +3,7 @@
 l labels."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,12 +11,23 @@ import pandas as pd
 
 from evenhand.config import Refusal
 from evenhand.data._rows import Labelled
+from evenhand.data.file import as_tuple, read_records
 from evenhand.lm import LM
 from evenhand.metrics._base import base_columns
 from evenhand.run import Run
 from evenhand.scoring import continuations
 
-__all__ = ["Prediction", "as_sets", "decode", "divided", "known_labels", "label_columns", "predict", "prompt_of"]
+__all__ = [
+    "Prediction",
+    "as_sets",
+    "decode",
+    "divided",
+    "known_labels",
+    "label_columns",
+    "predict",
+    "predictions_of",
+    "prompt_of",
+]
 
 
 class Prediction(NamedTuple):
@@ -82,3 +94,16 @@ def divided(above: Any, below: Any) -> np.ndarray:
     """A quotient, 0 where there is nothing to divide by."""
     above, below = np.asarray(above, float), np.asarray(below, float)
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
+def predictions_of(path: Path, rows: Sequence[Labelled]) -> list[tuple[str, ...]]:
+    """The labels that a file predicts for each row: columns `id` and `labels` (a list, or cut at |)."""
+    found: dict[str, tuple[str, ...]] = {}
+    for number, record in read_records(path):
+        if "id" not in record or "labels" not in record:
+            raise Refusal(f"{path.name}, row {number}: it needs the columns id and labels; rename them.")
+        found[str(record["id"])] = as_tuple(record["labels"] or ())
+    for row in rows:
+        if row.id not in found:
+            raise Refusal(f"{path.name} has no prediction for row {row.id}; add it.")
+    return [found[row.id] for row in rows]

@@ -1,7 +1,8 @@
 """BBQ (Parrish et al. 2022): whether answers follow the stereotype where the context leaves the question open, and
 where it settles it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 
 from evenhand.config import Refusal, options
 from evenhand.data._rows import Choice
+from evenhand.data.bbq import COLUMNS, answered_questions
 from evenhand.lm import LM
 from evenhand.metrics._base import Metric, base_columns
 from evenhand.metrics._choices import accuracy, choose, ratio, toward
@@ -37,16 +39,34 @@ class BBQ(Metric):
     sums: ClassVar = tuple(f"{counted}_{condition}" for condition in CONDITIONS for counted in COUNTED)
     extra_sums: ClassVar = ("unanswered", "without_target")
     unit: ClassVar = "unit"
+    drawn: ClassVar = "template"
     lean: ClassVar = "lean"
 
     scorer: Literal["mean", "sum"] = "mean"
     """What an answer's log-probability is: the mean over its tokens, or their sum (which favours short answers)."""
+
+    answers: str = "answer"
+    """The column with the answers, where a file of them is scored (evenhand score)."""
 
     def score(self, lm: LM, rows: list[Choice], run: Run) -> pd.DataFrame:
         """Each question's answer: the likeliest of the three after the context and the question."""
         check(rows)
         chosen = choose(lm, [prompt(row) for row in rows], [row.options for row in rows], run, "bbq", self.scorer)
         return counted(rows, chosen.places, chosen.scores)
+
+    def read(self, path: Path, rows: Callable[[], list[Any]]) -> pd.DataFrame:
+        """A file of answers as BBQ publishes them: the upstream lines with one more column, the model's answer."""
+        questions, answers = [], []
+        for number, (question, line) in enumerate(answered_questions(path), 1):
+            if self.answers not in line:
+                others = ", ".join(name for name in line if name not in COLUMNS)
+                raise Refusal(
+                    f"{path.name}, row {number}: no column {self.answers!r}; name the one with the answers with "
+                    f"--set bbq.answers=COLUMN (there are {others})."
+                )
+            questions.append(question)
+            answers.append(line[self.answers])
+        return from_answers(questions, answers)
 
     def value(self, totals: Mapping[str, Any], count: Any) -> Any:
         """The paper's s_AMB: (1 - accuracy) (2 n_biased / n_not_unknown - 1); 0 where every answer is unknown."""

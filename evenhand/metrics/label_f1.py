@@ -2,7 +2,8 @@
 
 Equal to scikit-learn's `f1_score(..., average="weighted", zero_division=0, labels=...)`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from evenhand.config import options
 from evenhand.data._rows import Labelled
 from evenhand.lm import LM
 from evenhand.metrics._base import Metric
-from evenhand.metrics._labels import as_sets, divided, known_labels, label_columns, predict
+from evenhand.metrics._labels import as_sets, divided, known_labels, label_columns, predict, predictions_of
 from evenhand.run import Run
 
 __all__ = ["LabelF1"]
@@ -41,6 +42,11 @@ class LabelF1(Metric):
         # How sure the model is of the right answer shows a change long before the answer itself changes.
         right = [sum(each.shares[label] for label in row.labels) for row, each in zip(rows, found, strict=True)]
         return table.assign(p_right=right)
+
+    def read(self, path: Path, rows: Callable[[], list[Any]]) -> pd.DataFrame:
+        """A file with one line a row: its id and the labels predicted for it."""
+        found = rows()
+        return self.from_predictions(found, predictions_of(path, found))
 
     def from_predictions(self, rows: Sequence[Labelled], predictions: Sequence[Sequence[str]]) -> pd.DataFrame:
         """The table of any classifier's predictions, a set of labels a row.

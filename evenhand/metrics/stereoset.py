@@ -4,7 +4,7 @@ n items, 3 sentences each: stereotype, anti-stereotype, unrelated."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -41,6 +41,7 @@ class StereoSet(Metric):
     sums: ClassVar = ("stereotyped",)
     extra_sums: ClassVar = ("related",)
     unit: ClassVar = "unit"
+    drawn: ClassVar = "term"
     lean: ClassVar = "difference"
 
     scorer: Literal["published", "clean"] = "published"
@@ -54,6 +55,10 @@ class StereoSet(Metric):
         sentences = [three_sentences(row) for row in rows]
         scores = masked_scores(lm, rows, run) if lm.kind == "masked" else self.causal_scores(lm, rows, run)
         return tabulated(rows, sentences, scores)
+
+    def read(self, path: Path, rows: Callable[[], list[Any]]) -> pd.DataFrame:
+        """A published file of predictions: {"intrasentence": [{"id": ..., "score": ...}, ...], ...}."""
+        return from_predictions(path, rows())
 
     def causal_scores(self, lm: LM, rows: Sequence[Choice], run: Run) -> np.ndarray:
         """Mean log-probability a token, of the sentence alone or after its context. [n, 3]"""

@@ -2,7 +2,8 @@
 
 y labels, g groups."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from evenhand.config import Refusal, options
 from evenhand.data._rows import Labelled
 from evenhand.lm import LM
 from evenhand.metrics._base import Metric
-from evenhand.metrics._labels import as_sets, divided, known_labels, label_columns, predict
+from evenhand.metrics._labels import as_sets, divided, known_labels, label_columns, predict, predictions_of
 from evenhand.run import Run
 
 __all__ = ["TPRGap"]
@@ -38,6 +39,11 @@ class TPRGap(Metric):
         """The model's own zero-shot choice for each row, counted by group and label."""
         check_groups(rows)
         return self.from_predictions(rows, [each.labels for each in predict(lm, rows, run, "tpr_gap")])
+
+    def read(self, path: Path, rows: Callable[[], list[Any]]) -> pd.DataFrame:
+        """A file with one line a row: its id and the labels predicted for it."""
+        found = rows()
+        return self.from_predictions(found, predictions_of(path, found))
 
     def from_predictions(self, rows: Sequence[Labelled], predictions: Sequence[Sequence[str]]) -> pd.DataFrame:
         """The table of any classifier's predictions, a set of labels a row; rows without a group are not counted."""

@@ -39,6 +39,7 @@ class TREx(Metric):
     sums: ClassVar = ("correct",)
     # Facts about one subject stand and fall together.
     unit: ClassVar = "unit"
+    drawn: ClassVar = "subject"
 
     def score(self, lm: LM, rows: list[Labelled], run: Run) -> pd.DataFrame:
         """The first line the model writes for each blank, and whether it is an accepted answer."""

@@ -34,6 +34,7 @@ class WinoBias(Metric):
     sums: ClassVar = tuple(f"{outcome}_{condition}" for condition in CONDITIONS for outcome in ("right", "wrong"))
     extra_sums: ClassVar = ("tied",)
     unit: ClassVar = "unit"
+    drawn: ClassVar = "sentence pair"
     lean: ClassVar = "lean"
 
     def score(self, lm: LM, rows: list[Choice], run: Run) -> pd.DataFrame:

@@ -36,6 +36,7 @@ class Winogender(Metric):
     sums: ClassVar = tuple(f"{outcome}_{part}" for part in (*GENDERS, *CATCHES) for outcome in ("right", "wrong"))
     extra_sums: ClassVar = ("tied",)
     unit: ClassVar = "unit"
+    drawn: ClassVar = "template"
     lean: ClassVar = "lean"
 
     def score(self, lm: LM, rows: list[Choice], run: Run) -> pd.DataFrame:

@@ -63,8 +63,8 @@ def counted(score: Mapping[str, Any]) -> str:
     text = f"{number(rows, 0)} {'row' if rows == 1 else 'rows'}"
     if not unit or not known(units):
         return text
-    if unit == "id":
-        return f"{text}, bootstrap over {'rows' if units == rows else f'{number(units, 0)} examples'}"
+    if unit == "row" and units == rows:
+        return f"{text}, bootstrap over rows"
     plural = unit[:-1] + "ies" if unit.endswith("y") else unit + "s"
     return f"{text}, bootstrap over {number(units, 0)} {plural.replace('_', ' ')}"
 

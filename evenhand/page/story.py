@@ -5,7 +5,25 @@ from typing import Any
 from evenhand.page.folder import PREFIX, Frame, RunFolder, Slice, farthest, slices
 from evenhand.page.plain import SPACE, duration, exact, known, listing, number, percent
 
-NAMES = {"afgb": "AFGB", "ub": "UB", "perplexity": "Perplexity"}
+NAMES = {
+    "afgb": "AFGB",
+    "ub": "UB",
+    "perplexity": "Perplexity",
+    "crows_pairs": "CrowS-Pairs",
+    "stereoset": "StereoSet",
+    "bbq": "BBQ",
+    "winogender": "Winogender",
+    "winobias": "WinoBias",
+    "weat": "WEAT",
+    "seat": "SEAT",
+    "gas": "GAS",
+    "trex": "T-REx",
+    "ausc": "AUSC",
+    "label_f1": "Label F1",
+    "tpr_gap": "TPR gap",
+    "harness": "lm-eval",
+}
+"""How the field writes the names; any other metric is called what its file is called."""
 FAINTER = 0.8  # what is left of the words' probability below which the headline says so
 CLAUSES = 4  # of a headline; more are no headline
 FACTOR = 2  # "about even": the likeliest word less than this many times as likely as the least likely one
