@@ -234,7 +234,7 @@ def repeat(
     """Repeat a run, go on with an unfinished one, or follow a recipe."""
     from evenhand.recipe import repeat
     from evenhand.run import is_main
-    from evenhand.tables import verdict_table
+    from evenhand.tables import scores_table, verdict_table
 
     changes = {name: value for name, value in (("model", model), ("device", device)) if value}
     folder = repeat(target, out, changes, overwrite=overwrite, quiet=quiet)
@@ -246,7 +246,11 @@ def repeat(
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     if "verdicts" in results:
         emit(results, False, lambda: verdict_table(results))
+    if "scores" in results:
+        emit(results, False, lambda: scores_table(results["scores"], results["failed"], results["skipped"]))
     tell_report(folder, False)
+    if results.get("failed"):
+        raise typer.Exit(3)
 
 
 @app.command()

@@ -105,7 +105,7 @@ class Planned(NamedTuple):
     @property
     def file(self) -> str:
         """The name of its table."""
-        return self.name.replace(":", "-") + ".parquet"
+        return self.name.replace(":", "-").replace("/", "-") + ".parquet"
 
 
 class Plan(NamedTuple):
@@ -121,7 +121,7 @@ def planned(job: Job, data: str | None = None) -> Plan:
     once; a dataset that cannot be read leaves only its own metric out, and a suite passes over what is not here."""
     chosen = job.data if data is None else data
     plan = Plan([], {}, {})
-    metrics = {name: metric_of(name, job.settings) for name in named(job)}
+    metrics = {name: metric_of(name, job.settings, job.limit) for name in named(job)}
     targets = {name: name.partition(":")[2] or chosen or metric.data for name, metric in metrics.items()}
     sources = {name: source_of(metric, targets[name], job.settings) for name, metric in metrics.items()}
     for name, limit in named(job).items():
@@ -149,6 +149,8 @@ def source_of(metric: Metric, target: str, settings: Settings) -> Dataset | None
 
 def named(job: Job) -> dict[str, int | None]:
     """The metrics asked for, by name or by suite, with the most rows each should read."""
+    if not job.suite and not job.metrics:
+        raise Refusal("There is no metric to measure; name one with --metrics, or a --suite.")
     if not job.suite:
         return dict.fromkeys(job.metrics)
     if job.suite not in SUITES:
@@ -168,10 +170,12 @@ def known_parts(job: Job) -> None:
             raise Refusal(f"--set {part}.…: there is no part {part!r} here; parts: {', '.join(sorted(known))}.")
 
 
-def metric_of(name: str, settings: Settings) -> Metric:
-    """A metric by name, the dataset behind the colon left out."""
+def metric_of(name: str, settings: Settings, limit: int | None = None) -> Metric:
+    """A metric by name, the dataset behind the colon left out; one that reads its own data is told the limit."""
     short = name.partition(":")[0]
-    return build(catalog.load("metrics", short), settings.get(short, {}), f"metric {short}")
+    cls = catalog.load("metrics", short)
+    own = {"limit": limit} if limit and not cls.data else {}
+    return build(cls, own | settings.get(short, {}), f"metric {short}")
 
 
 def dataset_rows(name: str, kind: str, split: str, limit: int | None, settings: dict[str, Any]) -> list[Row]:
@@ -197,7 +201,7 @@ def dataset_of(name: str, kind: str, settings: dict[str, Any]) -> Dataset:
 
 def expected_seconds(lm: LM, items: list[Planned]) -> float:
     """About how long measuring will take, from the length of the texts and the speed of a small forward pass."""
-    ids = torch.full((4, 64), lm.start, device=lm.device)
+    ids = torch.zeros((4, 64), dtype=torch.long, device=lm.device)
     more = {"decoder_input_ids": ids} if lm.kind == "seq2seq" else {}
     with torch.inference_mode():
         for _ in range(2):  # the first pass warms up

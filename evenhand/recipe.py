@@ -74,7 +74,9 @@ def follow_table(content: dict[str, Any], folder: Path, *, overwrite: bool, quie
         for name, chosen in rows.items():
             place = folder / f"{name}-{seed}"
             if overwrite or not is_finished(place):
-                merged = {**content, **chosen, "command": "debias", "seed": seed, "before": str(base)}
+                settings = {**content.get("settings", {}), **chosen.get("settings", {})}
+                own = {"command": "debias", "seed": seed, "before": str(base), "settings": settings}
+                merged = {**content, **chosen, **own}
                 steps.debias(job_of(merged), place, **how)
     if not is_main():
         return folder
@@ -87,7 +89,7 @@ def follow_table(content: dict[str, Any], folder: Path, *, overwrite: bool, quie
 def base_job(content: dict[str, Any]) -> dict[str, Any]:
     """What measures a table's base model: the content without what belongs to its method."""
     settings = {part: chosen for part, chosen in content.get("settings", {}).items() if part != "method"}
-    kept = {name: value for name, value in content.items() if name not in ("method", "preset", "train_limit")}
+    kept = {name: value for name, value in content.items() if name not in ("method", "preset", "train_limit", "data")}
     return {**kept, "settings": settings, "command": "measure"}
 
 
@@ -135,7 +137,9 @@ def table_lines(table: dict[str, dict[str, Any]]) -> list[str]:
                 cells.append("")
                 continue
             spread = f" ± {np.std(numbers, ddof=1):.2g}" if len(numbers) > 1 else ""
-            change = f" ({100 * (np.mean(numbers) / base[0] - 1):+.1f} %)" if base and name != "base" else ""
+            change = (
+                f" ({100 * (np.mean(numbers) / base[0] - 1):+.1f} %)" if base and base[0] and name != "base" else ""
+            )
             cells.append(f"{np.mean(numbers):.4g}{spread}{change}")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines

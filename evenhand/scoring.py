@@ -50,6 +50,7 @@ def token_logprobs(lm: LM, items: Sequence[Item], run: Run, what: str) -> list[n
     runs = list(dict.fromkeys(context + target[:-1] for context, target in distinct))
     if not all(context and target for context, target in distinct):
         raise Refusal(f"{what}: there is an empty text; delete its row.")
+    fits(lm, max(map(len, runs)), what)
     trees, places = plant(runs, can_branch(lm, max(map(len, runs))))
     # What is wanted from each tree: at which places, and which token there.
     place_of = dict(zip(runs, places, strict=True))
@@ -66,6 +67,13 @@ def token_logprobs(lm: LM, items: Sequence[Item], run: Run, what: str) -> list[n
     check_numbers(found.values(), what)
     by_item = {item: found[number] for number, item in enumerate(distinct)}
     return [by_item[tuple(context), tuple(target)] for context, target in items]
+
+
+def fits(lm: LM, longest: int, what: str) -> None:
+    """Refuse a text that is longer than the model can read."""
+    most = getattr(lm.model.config.get_text_config(), "max_position_embeddings", None) or longest
+    if longest > most:
+        raise Refusal(f"{what}: a text has {longest} tokens and {lm.name} reads {most}; shorten or delete it.")
 
 
 def can_branch(lm: LM, longest: int) -> bool:
@@ -131,9 +139,17 @@ def spread(
     here = processes()
     mine = slice(here.process_index, None, here.num_processes)
     found: list[tuple[int, T]] = []
-    for part in run.progress(parts[mine], what, sizes=sizes[mine]):
-        found += fitted(part, work, what)
-    return dict(gather_object(found))
+    problem: Exception | None = None
+    try:
+        for part in run.progress(parts[mine], what, sizes=sizes[mine]):
+            found += fitted(part, work, what)
+    except Exception as error:  # told to all processes, or the others would wait for this one
+        problem = error
+    every = gather_object([(found, problem)])
+    for _, told in every:
+        if told is not None:
+            raise told
+    return dict(itertools.chain.from_iterable(each for each, _ in every))
 
 
 def fitted(part: list[int], work: Callable[[list[int]], list[T]], what: str) -> list[T]:
@@ -199,6 +215,7 @@ def masked_logprobs(lm: LM, items: Sequence[tuple[Sequence[int], int, int]], run
     lm.require("masked", what)
     distinct = list(dict.fromkeys((tuple(ids), place, token) for ids, place, token in items))
     padding = lm.tokenizer.pad_token_id or 0
+    fits(lm, max((len(ids) for ids, *_ in distinct), default=0), what)
 
     @torch.inference_mode()
     def score(part: list[int]) -> list[tuple[int, float]]:
@@ -226,12 +243,15 @@ def vectors(lm: LM, texts: Sequence[str], run: Run, what: str) -> np.ndarray:
     distinct = list(dict.fromkeys(texts))
     encoded = lm.encode(distinct)
     body = lm.model.get_encoder() if lm.kind == "seq2seq" else lm.model.base_model
+    fits(lm, max(map(len, encoded)), what)
+    # The prefix stands before every text and is no part of it.
+    skipped = len(lm.opened(lm.tokenizer(lm.prefix.rstrip(" ")).input_ids)) if lm.prefix else 0
 
     @torch.inference_mode()
     def embed(part: list[int]) -> list[tuple[int, np.ndarray]]:
         ids = torch.tensor([encoded[number] for number in part], device=lm.device)
         states = body(input_ids=ids, **({} if lm.kind != "causal" else {"use_cache": False})).last_hidden_state
-        means = states.float().mean(1).double().cpu().numpy()
+        means = states[:, skipped:].float().mean(1).double().cpu().numpy()
         return list(zip(part, means, strict=True))
 
     parts = same_size([len(ids) for ids in encoded], budget(lm))
@@ -248,6 +268,9 @@ def greedy(lm: LM, prompts: Sequence[str], new_tokens: int, run: Run, what: str)
     distinct = list(dict.fromkeys(prompts))
     encoded = lm.encode(distinct)
     padding = lm.tokenizer.pad_token_id if lm.tokenizer.pad_token_id is not None else lm.start
+    fits(lm, max(map(len, encoded)) + new_tokens, what)
+    # Generating hides a model that answers NaN: it takes some token all the same.
+    next_token_logprobs(lm, distinct[:1], [[0]], run, what)
 
     @torch.inference_mode()
     def write(part: list[int]) -> list[tuple[int, str]]:
@@ -258,6 +281,9 @@ def greedy(lm: LM, prompts: Sequence[str], new_tokens: int, run: Run, what: str)
             do_sample=False,
             max_new_tokens=new_tokens,
             pad_token_id=padding,
+            # Whatever the model's own settings for chatting are, the likeliest token is taken.
+            repetition_penalty=1.0,
+            no_repeat_ngram_size=0,
         )
         texts = lm.tokenizer.batch_decode(output[:, ids.shape[1] :], skip_special_tokens=True)
         return list(zip(part, texts, strict=True))

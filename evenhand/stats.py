@@ -12,6 +12,7 @@ __all__ = ["Comparison", "adjust", "compare_draws", "interval", "resample"]
 
 DRAWS = 2000
 LEVEL = 0.95
+AT_ONCE = 200
 
 
 class Comparison(NamedTuple):
@@ -25,10 +26,14 @@ class Comparison(NamedTuple):
     """Whether the change goes towards the ideal."""
 
 
-def resample(units: int, draws: int = DRAWS, seed: int = 0) -> np.ndarray:
-    """How often each unit is taken in each bootstrap draw; the same seed gives paired draws."""
+def resample(columns: np.ndarray, draws: int = DRAWS, seed: int = 0) -> np.ndarray:
+    """The totals of columns [u, c] in each bootstrap draw of their units; the same seed gives paired draws. [B, c]
+
+    Some draws at a time: how often each of a hundred thousand units is taken in all of them would fill the memory."""
     generator = np.random.default_rng(seed)
-    return generator.multinomial(units, np.full(units, 1 / units), size=draws)  # [B, u]
+    even = np.full(len(columns), 1 / len(columns))
+    sizes = [min(AT_ONCE, draws - start) for start in range(0, draws, AT_ONCE)]
+    return np.concatenate([generator.multinomial(len(columns), even, size=size) @ columns for size in sizes])
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:

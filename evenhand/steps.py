@@ -33,16 +33,20 @@ def measure(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet
         lm = loaded(job, run)
         announce(lm, plan, run)
         results: dict[str, Any] = {"scores": {}, "failed": plan.failed, "skipped": plan.skipped, "seconds": {}}
+        unexpected: Exception | None = None
         for item in plan.items:
             began = time.time()
             try:
                 results["scores"] |= measured(lm, [item], "tables", run)
-            except Refusal as problem:
-                plan.failed[item.name] = str(problem)
-                run.say(f"{item.name} could not be measured: {problem}")
+            except Exception as problem:
+                # A metric may fail in ways nobody thought of; what the others say is still wanted.
+                kind = "" if isinstance(problem, Refusal) else f"{type(problem).__name__}: "
+                plan.failed[item.name] = kind + str(problem)
+                run.say(f"{item.name} could not be measured: {plan.failed[item.name]}")
+                unexpected = unexpected or (None if kind == "" else problem)
             results["seconds"][item.name] = round(time.time() - began, 1)
         if not results["scores"]:
-            raise Refusal(next(iter(plan.failed.values())))
+            raise unexpected or Refusal(next(iter(plan.failed.values())))
         record_environment(job, lm, plan.items, run)
         run.settle()
         run.save("lm_eval.json", as_lm_eval(results, values(job), run.read("environment.json")))
@@ -53,6 +57,9 @@ def measure(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet
 def score(name: str, predictions: Path, data: str, settings: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """A metric from a file of some model's predictions: the scorer alone, without a model."""
     metric = metric_of(name, settings)
+    for part in settings:
+        if part not in ("data", name.partition(":")[0]):
+            raise Refusal(f"--set {part}.…: there is no part {part!r} here; parts: data, {name.partition(':')[0]}.")
     if not predictions.is_file():
         raise Refusal(f"There is no file {predictions}; give a file of predictions.")
     source = source_of(metric, data or name.partition(":")[2] or metric.data, settings)
@@ -150,13 +157,23 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
     shared = [name for name in metric_names(first) if name in metric_names(second)]
     if not shared:
         raise Refusal(f"{first} and {second} have no metric in common; measure both with the same --metrics.")
-    plan = [Planned(name, metric_of(name, {}), "", []) for name in shared]
     scores = [scores_of(folder) for folder in (first, second)]
+    for name in shared:
+        same_measurement(name, scores[0][name], scores[1][name], f"{first} and {second}")
+    plan = [Planned(name, metric_of(name, {}), "", []) for name in shared]
     return {
         "before": {name: scores[0][name] for name in shared},
         "after": {name: scores[1][name] for name in shared},
         "verdicts": verdicts(plan, *folders),
     }
+
+
+def same_measurement(name: str, one: dict[str, Any], other: dict[str, Any], where: str) -> None:
+    """Refuse to compare numbers of another scorer or another dataset; fewer rows of the same one can be paired."""
+    if one.get("scorer") != other.get("scorer"):
+        raise Refusal(f"{where} measured {name} with other options; measure again with the same --set.")
+    if one["data"]["name"] != other["data"]["name"]:
+        raise Refusal(f"{where} measured {name} on other data; measure both on the same.")
 
 
 def check(folder: Path, most: dict[str, float], least: dict[str, float], regression: dict[str, str]) -> list[str]:
@@ -217,29 +234,36 @@ def loaded(job: Job, run: Run) -> LM:
 def measured(lm: LM, plan: list[Planned], where: str, run: Run) -> dict[str, Any]:
     """Score each metric that this run has not scored yet."""
     scores = {}
-    for name, metric, data, rows in plan:
-        file = f"{where}/{name.replace(':', '-')}.parquet"
+    for item in plan:
+        file = f"{where}/{item.file}"
         if run.has(file):
             table = run.read(file)
         else:
-            run.say(f"measuring {name} on {len(rows)} rows of {data}")
-            table = metric.score(lm, rows, run)
+            run.say(f"measuring {item.name} on {len(item.rows)} rows of {item.data}")
+            table = item.metric.score(lm, item.rows, run)
             run.save(file, table)
-        scores[name] = metric.report(table) | {"data": {"name": data, "checksum": checksum(rows)}}
+        data = {"name": item.data, "checksum": checksum(item.rows)}
+        scores[item.name] = item.metric.report(table) | {"data": data}
     return scores
 
 
 def taken(source: Path, lm: LM, plan: list[Planned], run: Run) -> dict[str, Any]:
     """The measurement before from another run, if it measured the same model on the same rows."""
     scores = scores_of(source)
+    if "scores" not in Run(source).read("results.json"):
+        raise Refusal(f"{source} is no measurement; give the folder of `evenhand measure` to --before.")
     if Run(source).read("environment.json")["model"]["fingerprint"] != fingerprint(lm.model):
         raise Refusal(f"{source} measured another model; measure {lm.name}, or leave --before out.")
-    for name, _, _, rows in plan:
-        if known_score(scores, name, source)["data"]["checksum"] != checksum(rows):
-            raise Refusal(f"{source} measured {name} on other rows; measure again with the same limit and settings.")
-        file = name.replace(":", "-") + ".parquet"
-        run.save(f"before/{file}", pd.read_parquet(tables_of(source) / file))
-    return {name: scores[name] for name, *_ in plan}
+    for item in plan:
+        known = known_score(scores, item.name, source)
+        if known["data"]["checksum"] != checksum(item.rows):
+            raise Refusal(
+                f"{source} measured {item.name} on other rows; measure again with the same limit and settings."
+            )
+        if known["scorer"] != values(item.metric):
+            raise Refusal(f"{source} measured {item.name} with other options; measure again with the same --set.")
+        run.save(f"before/{item.file}", pd.read_parquet(tables_of(source) / item.file))
+    return {item.name: scores[item.name] for item in plan}
 
 
 def verdicts(plan: list[Planned], before: Path, after: Path) -> dict[str, Any]:

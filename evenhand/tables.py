@@ -97,7 +97,7 @@ def verdict_table(results: Mapping[str, Any]) -> str:
         row = (name, f"{new['ideal']:g}", with_interval(old), with_interval(new), change, f"{verdict['p']:.3f}", mark)
         table.add_row(*row, style=COLOURS[verdict["verdict"]])
         for extra, value in old["extra"].items():
-            table.add_row(f"  {extra}", "", digits(value), digits(new["extra"][extra]))
+            table.add_row(f"  {extra}", "", digits(value), digits(new["extra"][extra]) if extra in new["extra"] else "")
     lines = [printed(table)]
     if "train" in results:
         train = results["train"]

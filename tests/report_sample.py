@@ -95,7 +95,7 @@ MANY: dict[str, dict[str, Any]] = {
         "ideal": 50,
         "bounds": [0, 100],
         "groups": AREAS,
-        "unit": "id",
+        "unit": "row",
         "headline": "how often the stereotype is likelier",
         "meaning": "Of two sentences that differ in the group named, the model finds the stereotyped one likelier this "
         "often; a model without a preference would do so half of the time.",
@@ -233,7 +233,7 @@ def _scores(tables: dict[str, pd.DataFrame]) -> dict[str, dict[str, Any]]:
         | {"extra": {"normalised": float(gaps["normalised"].mean()), "mass": float(gaps["mass"].mean())}}
         | {"data": {"name": "genbiaseval", "checksum": "9f2c61d0a4"}, "lean": "gap", "range": [0, 1]}
         | {"meaning": "A fair model finds each word about equally likely; the gap is how far apart it puts them."}
-        | {"unit": "id", "units": len(gaps), "scorer": {}},
+        | {"unit": "row", "units": len(gaps), "scorer": {}},
         "ub": _score(hints["agreement"], 1, "agreement with the hint")
         | {"groups": {str(name): float(part.mean()) for name, part in hints.groupby("group")["agreement"]}}
         | {"extra": {}, "data": {"name": "genhinteval", "checksum": "5b01aa77ce"}, "lean": "", "range": [-1, 1]},

@@ -51,7 +51,7 @@ EVEN: dict[str, dict[str, float]] = {
 
 @pytest.fixture(scope="module")
 def lm() -> LM:
-    return tiny_lm("llama")
+    return tiny_lm("llama", max_position_embeddings=512)
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_a_metric_says_what_it_reads_and_where_its_ideal_is(name: str) -> None:
 def test_a_summary_is_pure_and_in_range(name: str, tmp_path: Path) -> None:
     chosen = metric(name)
     for seed in range(3):
-        table = scored(chosen, tiny_lm("llama", seed), tmp_path)
+        table = scored(chosen, tiny_lm("llama", seed, max_position_embeddings=512), tmp_path)
         before = copy.deepcopy(table)
         report = chosen.report(table)
         assert report == chosen.report(table)

@@ -293,12 +293,12 @@ def test_words_left_out_are_those_of_the_axis(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "record", "expected"),
     [
-        ("Text", {"text": "Hello"}, Text(id="row-1", axis="gender", text="Hello")),
-        ("Pair", {"more": "A", "less": "B"}, Pair(id="row-1", axis="gender", more="A", less="B")),
+        ("Text", {"text": "Hello"}, Text(id="row-1", text="Hello")),
+        ("Pair", {"more": "A", "less": "B"}, Pair(id="row-1", more="A", less="B")),
         (
             "Choice",
             {"context": "Who?", "options": ["x", "y"], "answer": 0, "stereotyped": 1},
-            Choice(id="row-1", axis="gender", context="Who?", options=("x", "y"), answer=0, stereotyped=1),
+            Choice(id="row-1", context="Who?", options=("x", "y"), answer=0, stereotyped=1),
         ),
         (
             "Labelled",

@@ -69,7 +69,8 @@ def numbers(entry: Any, path: str = "") -> dict[str, float]:
 
 
 def test_two_processes_measure_what_one_measures(two: Launched, tiny: str) -> None:
-    job = job_of({"command": "measure", "model": tiny, "metrics": RECIPE["metrics"], "limit": RECIPE["limit"]})
+    same = {name: RECIPE[name] for name in ("metrics", "limit", "settings")}
+    job = job_of({"command": "measure", "model": tiny, **same})
     alone = steps.measure(job, quiet=True)["scores"]
     together = results_of(two.folder / "base")["scores"]
     assert numbers(together) == pytest.approx(numbers(alone), rel=1e-6, abs=1e-9)
@@ -78,7 +79,7 @@ def test_two_processes_measure_what_one_measures(two: Launched, tiny: str) -> No
 
 def test_two_processes_train_as_one_with_twice_the_batch(two: Launched, tiny: str, tmp_path: Path) -> None:
     content = {key: value for key, value in RECIPE.items() if key not in ("rows", "seeds")}
-    settings = {"method": {**METHOD, "batch": 16}}
+    settings = {**RECIPE["settings"], "method": {**METHOD, "batch": 16}}
     job = job_of({**content, "command": "debias", "model": tiny, "method": "lftf", "settings": settings})
     alone = steps.debias(job, tmp_path / "alone", quiet=True)
     together = results_of(two.folder / "lftf-0")

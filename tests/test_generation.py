@@ -27,7 +27,7 @@ from evenhand.words import PROFESSIONS
 
 @pytest.fixture(scope="module")
 def lm() -> LM:
-    return tiny_lm("llama")
+    return tiny_lm("llama", max_position_embeddings=512)
 
 
 def written(module: Any, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -76,7 +76,7 @@ def test_f1_of_every_draw_equals_the_table_drawn_so() -> None:
     rows, guesses = random_rows(3, several=True, size=30)
     metric = LabelF1()
     table = metric.from_predictions(rows, guesses)
-    drawn, taken = metric.draws(table), resample(30)
+    drawn, taken = metric.draws(table), resample(np.eye(30)).astype(int)
     assert metric.report(table)["low"] <= metric.of(table) <= metric.report(table)["high"]
     for number in (0, 7, 1999):
         again = table.loc[np.repeat(np.arange(30), taken[number])]

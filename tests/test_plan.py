@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from roads import measuring, results_of
+from roads import debiasing, measuring, results_of
 from tiny import tiny_lm, tiny_model, tiny_tokenizer
 
 from evenhand import catalog, plan, steps
@@ -121,9 +121,83 @@ def test_the_estimate_grows_with_the_work(monkeypatch: pytest.MonkeyPatch) -> No
     ticks = iter(range(100))
     monkeypatch.setattr(plan.time, "perf_counter", lambda: float(next(ticks)))
     rows = [Text(id="1", text="a" * 4 * 512)]
-    # 256 tokens in a second of this clock, so 512 tokens take two.
-    assert expected_seconds(lm, [Planned("afgb", AFGB(), "x", rows)]) == pytest.approx(2)  # pyright: ignore
+    # 256 tokens in a second of this clock; a third of the work is shared.
+    assert expected_seconds(lm, [Planned("afgb", AFGB(), "x", rows)]) == pytest.approx(2 * 0.65)  # pyright: ignore
 
 
 def test_absent_data_is_a_refusal() -> None:
     assert issubclass(Absent, Refusal)
+
+
+@pytest.mark.usefixtures("no_page")
+def test_a_masked_model_whose_tokenizer_has_no_start_token(tmp_path: Path) -> None:
+    """As BERT's own."""
+    lm = tiny_lm("bert")
+    lm.tokenizer.bos_token = lm.tokenizer.eos_token = None
+    lm.model.save_pretrained(tmp_path / "bert")
+    lm.tokenizer.save_pretrained(tmp_path / "bert")
+    assert LM.load(str(tmp_path / "bert")).start is None
+    job = measuring(str(tmp_path / "bert"), metrics=["weat:word_sets", "seat:word_sets"], limit=80)
+    assert len(steps.measure(job, quiet=True)["scores"]) == 2
+
+
+@pytest.mark.usefixtures("no_page")
+@pytest.mark.parametrize("metric", ["gas", "weat:word_sets", "label_f1", "perplexity"])
+def test_no_metric_takes_nan_for_an_answer(metric: str, tmp_path: Path) -> None:
+    model = tiny_model("llama")
+    with torch.no_grad():
+        list(model.parameters())[-2].fill_(float("nan"))
+    model.save_pretrained(tmp_path / "nan")
+    tiny_tokenizer().save_pretrained(tmp_path / "nan")
+    with pytest.raises(Refusal, match="answers NaN"):
+        steps.measure(measuring(str(tmp_path / "nan"), metrics=[metric], limit=40), quiet=True)
+
+
+@pytest.mark.usefixtures("no_page")
+def test_a_text_the_model_cannot_read_fails_its_metric_alone(tmp_path: Path) -> None:
+    lm = tiny_lm("gpt2")
+    lm.model.save_pretrained(tmp_path / "gpt2")
+    lm.tokenizer.save_pretrained(tmp_path / "gpt2")
+    long = tmp_path / "long.jsonl"
+    long.write_text('{"more": "%s", "less": "x"}' % ("word " * 300), encoding="utf-8")
+    results = steps.measure(
+        measuring(str(tmp_path / "gpt2"), metrics=[f"crows_pairs:{long}", "afgb"], limit=4), quiet=True
+    )
+    assert "reads 128; shorten or delete it" in results["failed"][f"crows_pairs:{long}"]
+    assert set(results["scores"]) == {"afgb"}
+
+
+@pytest.mark.usefixtures("no_page")
+def test_what_nobody_thought_of_fails_its_metric_alone(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("by chance")
+
+    monkeypatch.setattr(AFGB, "score", broken)
+    results = steps.measure(measuring(tiny, metrics=["afgb", "ub"], limit=4), quiet=True)
+    assert results["failed"] == {"afgb": "ZeroDivisionError: by chance"}
+    with pytest.raises(ZeroDivisionError):
+        steps.measure(measuring(tiny, metrics=["afgb"], limit=4), quiet=True)
+
+
+def test_a_harness_task_is_told_the_limit(tiny: str) -> None:
+    found = planned(measuring(tiny, metrics=["harness:piqa"], limit=7)).items[0]
+    assert found.metric.limit == 7  # pyright: ignore[reportAttributeAccessIssue]
+    assert [row.id for row in found.rows] == ["piqa"]
+
+
+@pytest.mark.usefixtures("no_page")
+def test_only_the_same_measurement_is_compared(tiny: str, fair: Path, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text('{"more": "She cooks well.", "less": "He cooks well."}\n' * 3, encoding="utf-8")
+    name = f"crows_pairs:{pairs}"
+    for scorer in ("mean", "sum"):
+        job = measuring(tiny, metrics=[name], settings={"crows_pairs": {"scorer": scorer}})
+        steps.measure(job, tmp_path / scorer, quiet=True)
+    with pytest.raises(Refusal, match="with other options; measure again with the same --set"):
+        steps.compare(tmp_path / "mean", tmp_path / "sum")
+    settings = {"crows_pairs": {"scorer": "sum"}, "method": {"block": 1, "epochs": 1}}
+    job = debiasing(tiny, metrics=[name], settings=settings, before=str(tmp_path / "mean"))
+    with pytest.raises(Refusal, match="with other options"):
+        steps.debias(job, tmp_path / "x", quiet=True)
+    with pytest.raises(Refusal, match="is no measurement; give the folder of `evenhand measure`"):
+        steps.debias(debiasing(tiny, before=str(fair)), tmp_path / "y", quiet=True)

@@ -159,7 +159,7 @@ def test_every_metric_has_its_card(many: Path) -> None:
         "scorer mean, context window 512",
         "made_up (e7e7e7e7e7e7)",
         "icat 71.86",
-        "harness on hellaswag",
+        "lm-eval on hellaswag",
         "perplexity is 20.29; 5 more scores are below; one metric could not be measured.",
     ):
         assert words in page.text
@@ -168,7 +168,7 @@ def test_every_metric_has_its_card(many: Path) -> None:
 def test_what_could_not_be_measured_is_named(many: Path) -> None:
     page = Page((many / "report.html").read_text("utf-8"))
     why = f"The file labels.csv has no column label (columns: text{ATTACK}); name it."
-    assert f"What could not be measured label f1 failed {why} harness on mmlu skipped lm-eval" in page.text
+    assert f"What could not be measured Label F1 failed {why} lm-eval on mmlu skipped lm-eval" in page.text
     assert "of measuring 19 min 46 s AFGB 3.0 s UB 44 s" in page.text
     assert {"unmeasured"} <= {first for first, _ in page.references} <= page.ids.keys() | {""}
 
@@ -219,7 +219,7 @@ def test_minimal_page(tmp_path: Path) -> None:
 def test_scores_without_intervals_tables_or_values(tmp_path: Path) -> None:
     score = {"value": None, "low": None, "high": None, "ideal": 0, "n": 0, "groups": {"word": None}, "extra": None}
     page = open_page(write_records(tmp_path / "null", {"scores": {"afgb": score, "crows_pairs": {"value": 61.5}}}))
-    assert "Crows pairs is 61.50." in page.text
+    assert "CrowS-Pairs is 61.50." in page.text
 
 
 def test_a_subject_missing_after_is_left_out(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_headline_says_what_happened(tmp_path: Path) -> None:
     assert bad == (
         "The gap between the compared words did not change measurably (0.500 before, 0.490 after); "
         "hints are followed less strongly (UB 0.979 before, 0.600 after); "
-        "perplexity stayed the same; crows pairs got worse."
+        "perplexity stayed the same; CrowS-Pairs got worse."
     )
 
 

@@ -55,7 +55,7 @@ def test_draws_of_a_mean_agree_with_scipy() -> None:
 def test_draws_of_a_ratio_agree_with_a_loop() -> None:
     """The totals of a draw are those of the rows it takes, as a plain loop adds them up."""
     x = np.random.default_rng(3).normal(size=30)
-    weights = resample(30, draws=2000, seed=0)
+    weights = resample(np.eye(30), draws=2000, seed=0).astype(int)
     slow = [np.repeat(x, weights[draw]).mean() for draw in range(50)]
     assert Mean().draws(table(x))[:50] == pytest.approx(slow, abs=1e-12)
 
@@ -142,12 +142,12 @@ def test_adjusted_p_values_are_scipys_and_never_lower() -> None:
 
 
 def test_a_draw_takes_as_many_units_as_there_are() -> None:
-    weights = resample(37, draws=500, seed=1)
+    weights = resample(np.eye(37), draws=500, seed=1)
     assert weights.shape == (500, 37)
     assert (weights.sum(1) == 37).all()
     assert weights.mean(0) == pytest.approx(1, abs=0.2)
-    assert (weights == resample(37, draws=500, seed=1)).all()
-    assert (weights != resample(37, draws=500, seed=2)).any()
+    assert (weights == resample(np.eye(37), draws=500, seed=1)).all()
+    assert (weights != resample(np.eye(37), draws=500, seed=2)).any()
 
 
 def test_rows_of_one_subject_are_drawn_together() -> None:

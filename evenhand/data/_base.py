@@ -85,7 +85,7 @@ def from_hub(source: Source, config: str | None, split: str, local: str) -> "dat
     ask_hub()
     try:
         return datasets.load_dataset(source.hub, config, split=split, revision=source.revision or None)
-    except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetNotFoundError) as error:
         raise Absent(
             f"{source.hub} is not to be had from the hub here, and the folder that EVENHAND_DATA names has no {local}; "
             "put that file there in its upstream format, or go online."

@@ -43,6 +43,26 @@ class File(Dataset):
     """The column that says whom a prompt is about."""
     group: str = "group"
     """The column results are split by."""
+    unit: str = "unit"
+    """The column that says which rows are drawn together in a bootstrap."""
+    condition: str = "condition"
+    """The column that distinguishes rows inside a group (stereo, ambiguous, targ1, ...)."""
+    more: str = "more"
+    """The column with a pair's more stereotyping text."""
+    less: str = "less"
+    """The column with a pair's other text."""
+    context: str = "context"
+    """The column with what stands before the options."""
+    options: str = "options"
+    """The column with the options (a list, or separated by |)."""
+    answer: str = "answer"
+    """The column with the right option's place, counted from 0."""
+    stereotyped: str = "stereotyped"
+    """The column with the stereotyped option's place."""
+    other: str = "other"
+    """The column with the place of the option that takes no side."""
+    labels: str = "labels"
+    """The column with the labels (a list, or separated by |)."""
 
     def rows(self, split: str) -> Iterator[Row]:
         """Every row of the file, whatever the split."""
@@ -66,9 +86,7 @@ class File(Dataset):
         kind = KINDS[self.rows_are]
         values: dict[str, Any] = {}
         for field in fields(kind):
-            column = (
-                getattr(self, field.name) if field.name in ("text", "words", "hint", "subject", "group") else field.name
-            )
+            column = field.name if field.name in ("id", "axis") else getattr(self, field.name)
             if record.get(column) not in (None, ""):
                 values[field.name] = as_tuple(record[column]) if field.name in MANY else record[column]
             elif field.name == "words":
@@ -85,7 +103,9 @@ class File(Dataset):
                 values[field.name] = str(values[field.name])
             if field.name in values and field.type in (int, "int"):
                 values[field.name] = whole_number(values[field.name], f"{path.name}, row {number}, {field.name}")
-        return kind(**{"axis": self.axis, **values})
+        # Only prompts take their words from the axis; any other row that names none belongs to none.
+        axis = {"axis": self.axis} if self.rows_are == "Prompt" else {}
+        return kind(**{**axis, **values})
 
 
 def whole_number(value: Any, where: str) -> int:
@@ -97,8 +117,10 @@ def whole_number(value: Any, where: str) -> int:
 
 
 def as_tuple(value: Any) -> tuple[str, ...]:
-    """A list as it is, a text cut at |."""
-    return tuple(str(item).strip() for item in (value.split("|") if isinstance(value, str) else value))
+    """A list as it is, a text cut at |, anything else alone."""
+    if isinstance(value, str):
+        value = value.split("|")
+    return tuple(str(item).strip() for item in (value if isinstance(value, list | tuple) else [value]))
 
 
 def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -105,7 +105,8 @@ class Association(Metric):
             drawn = (each[generator.integers(0, len(each), (DRAWS, len(each)))] for each in sides)  # [B, x], [B, y]
             sizes.append(np.abs(effect_size(*drawn)))
         values = np.mean(sizes, axis=0)
-        return np.clip(values - values.mean() + self.of(table), self.low, self.high)
+        value = self.of(table)
+        return np.clip(values - values.mean() + value, self.low, max(self.high, value))
 
 
 def complete(rows: list[Text], run: Run, what: str) -> list[Text]:
@@ -163,14 +164,11 @@ def tests(table: pd.DataFrame) -> dict[str, Sides]:
 def effect_size(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """d: the sides' mean difference over the sample standard deviation of both together; leading axes are draws.
 
-    Each side counts half. That is the plain standard deviation where the sides are equally large, as WEAT's are, and
-    keeps |d| below 2 where they are not. Where nothing differs, d is 0. [..., x], [..., y] -> [...]"""
-    size = first.shape[-1] + second.shape[-1]
-    means = first.mean(-1), second.mean(-1)
-    middle = (means[0] + means[1])[..., None] / 2
-    variance = (np.square(first - middle).mean(-1) + np.square(second - middle).mean(-1)) / 2 * size / (size - 1)
-    spread = np.sqrt(variance)
-    return np.divide(means[0] - means[1], spread, out=np.zeros_like(spread), where=spread > ROUNDING)
+    Where nothing differs, d is 0. Sides of one size keep |d| below 2, as all published ones are.
+    [..., x], [..., y] -> [...]"""
+    together = np.concatenate([first, second], axis=-1)
+    spread = together.std(-1, ddof=1)
+    return np.divide(first.mean(-1) - second.mean(-1), spread, out=np.zeros_like(spread), where=spread > ROUNDING)
 
 
 def permutation_p(first: np.ndarray, second: np.ndarray, seed: int = 0) -> float:

@@ -8,13 +8,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+from evenhand.config import Refusal
 from evenhand.data._rows import Choice
 from evenhand.lm import LM
 from evenhand.metrics._base import base_columns
 from evenhand.run import Run
 from evenhand.scoring import continuations
 
-__all__ = ["Chosen", "accuracy", "answered", "choose", "pick", "ratio", "right_and_wrong", "toward"]
+__all__ = ["Chosen", "accuracy", "answered", "choose", "need", "pick", "ratio", "right_and_wrong", "toward"]
 
 # Nearer than this, two scores differ only by rounding, which depends on the batch.
 TIE = 1e-6
@@ -44,6 +45,13 @@ def choose(
     return Chosen(np.array([pick(row) for row in scores]), scores)
 
 
+def need(rows: Sequence[Choice], conditions: Sequence[str], what: str) -> None:
+    """Refuse rows that lack one of the conditions that are compared: a gap to nothing would look like a finding."""
+    missing = [name for name in conditions if not any(row.condition == name for row in rows)]
+    if missing:
+        raise Refusal(f"{what} compares {' and '.join(conditions)} rows, and there are no {missing[0]} ones; add some.")
+
+
 def pick(scores: np.ndarray) -> int:
     """The place of the highest score, or -1 where no option is ahead of all others."""
     best = int(scores.argmax())
@@ -71,7 +79,7 @@ def answered(lm: LM, rows: list[Choice], run: Run, what: str) -> pd.DataFrame:
     ]
     return base_columns(rows).assign(
         text=[f"{row.context} / {name}" for row, name in zip(rows, named, strict=True)],
-        right=(chosen.places == np.array([row.answer for row in rows])).astype(float),
+        right=((chosen.places == np.array([row.answer for row in rows])) & (chosen.places >= 0)).astype(float),
         tied=(chosen.places < 0).astype(float),
         lean=leans,
     )

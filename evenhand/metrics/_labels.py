@@ -102,7 +102,7 @@ def predictions_of(path: Path, rows: Sequence[Labelled]) -> list[tuple[str, ...]
     for number, record in read_records(path):
         if "id" not in record or "labels" not in record:
             raise Refusal(f"{path.name}, row {number}: it needs the columns id and labels; rename them.")
-        found[str(record["id"])] = as_tuple(record["labels"] or ())
+        found[str(record["id"])] = () if record["labels"] in (None, "") else as_tuple(record["labels"])
     for row in rows:
         if row.id not in found:
             raise Refusal(f"{path.name} has no prediction for row {row.id}; add it.")

@@ -13,7 +13,7 @@ from evenhand.data._rows import Choice
 from evenhand.data.bbq import COLUMNS, answered_questions
 from evenhand.lm import LM
 from evenhand.metrics._base import Metric, base_columns
-from evenhand.metrics._choices import accuracy, choose, ratio, toward
+from evenhand.metrics._choices import accuracy, choose, need, ratio, toward
 from evenhand.run import Run
 
 __all__ = ["BBQ"]
@@ -51,6 +51,7 @@ class BBQ(Metric):
     def score(self, lm: LM, rows: list[Choice], run: Run) -> pd.DataFrame:
         """Each question's answer: the likeliest of the three after the context and the question."""
         check(rows)
+        need(rows, CONDITIONS, "bbq")
         chosen = choose(lm, [prompt(row) for row in rows], [row.options for row in rows], run, "bbq", self.scorer)
         return counted(rows, chosen.places, chosen.scores)
 
@@ -119,7 +120,8 @@ def contrary(row: Choice) -> int:
 def check(rows: list[Choice]) -> None:
     """Refuse rows that are no BBQ questions."""
     for row in rows:
-        if len(row.options) != 3 or row.other < 0 or row.condition not in CONDITIONS:
+        sides = row.stereotyped in range(-1, 3) and row.other in range(3) and row.stereotyped != row.other
+        if len(row.options) != 3 or not sides or row.condition not in CONDITIONS:
             raise Refusal(
                 f"bbq: row {row.id} needs three options, `other` at the unknown one and the condition ambiguous or "
                 "disambiguated; measure the dataset bbq."

@@ -69,6 +69,7 @@ class GAS(Metric):
     # A model that always says "he" and one that says either have the same score; the two shares tell them apart.
     extra_sums: ClassVar = ("male", "female")
     lean: ClassVar = "hit"
+    work: ClassVar = 11.0
 
     new_tokens: PositiveInt = 50
     """How many tokens the model writes after each beginning."""

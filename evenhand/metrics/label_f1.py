@@ -34,6 +34,7 @@ class LabelF1(Metric):
     meaning: ClassVar = "How well the model sorts texts by label; frequent labels count more."
     sums: ClassVar = ("exact", "unanswered")
     unit: ClassVar = "unit"
+    drawn: ClassVar = "unit"
 
     def score(self, lm: LM, rows: list[Labelled], run: Run) -> pd.DataFrame:
         """The model's own zero-shot choice for each row, counted by label."""

@@ -110,6 +110,10 @@ def from_predictions(predictions: Path, rows: Sequence[Any]) -> pd.DataFrame:
             f"{predictions.name} is no file of StereoSet predictions; it should hold "
             '{"intrasentence": [{"id": ..., "score": ...}, ...]}.'
         ) from None
+    if not all(hasattr(row, "sentence_ids") for row in rows):
+        raise Refusal(
+            "Predictions name StereoSet's own sentences; score them on the dataset stereoset, without --data."
+        )
     kept = [row for row in rows if task_of(row) in content]
     if not kept:
         raise Refusal(f"{predictions.name} has no predictions for these rows; give those of intra- or intersentence.")

@@ -34,6 +34,7 @@ class TPRGap(Metric):
     meaning: ClassVar = "How much more often the right label is found for one group of people than for another."
     sums: ClassVar = ()
     unit: ClassVar = "unit"
+    drawn: ClassVar = "unit"
 
     def score(self, lm: LM, rows: list[Labelled], run: Run) -> pd.DataFrame:
         """The model's own zero-shot choice for each row, counted by group and label."""

@@ -39,6 +39,7 @@ class TREx(Metric):
     sums: ClassVar = ("correct",)
     # Facts about one subject stand and fall together.
     unit: ClassVar = "unit"
+    work: ClassVar = 3.0
     drawn: ClassVar = "subject"
 
     def score(self, lm: LM, rows: list[Labelled], run: Run) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from evenhand.config import Refusal, options
 from evenhand.data._rows import Choice
 from evenhand.lm import LM
 from evenhand.metrics._base import Metric
-from evenhand.metrics._choices import accuracy, answered, right_and_wrong
+from evenhand.metrics._choices import accuracy, answered, need, right_and_wrong
 from evenhand.run import Run
 
 __all__ = ["WinoBias"]
@@ -45,6 +45,7 @@ class WinoBias(Metric):
                     f"winobias: row {row.id} needs two options and the condition pro or anti; "
                     "measure the dataset winobias."
                 )
+        need(rows, CONDITIONS, "winobias")
         table = answered(lm, rows, run, "winobias")
         return right_and_wrong(table, {name: (table["condition"] == name).to_numpy() for name in CONDITIONS})
 

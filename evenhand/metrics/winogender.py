@@ -10,7 +10,7 @@ from evenhand.config import Refusal, options
 from evenhand.data._rows import Choice
 from evenhand.lm import LM
 from evenhand.metrics._base import Metric
-from evenhand.metrics._choices import accuracy, answered, right_and_wrong
+from evenhand.metrics._choices import accuracy, answered, need, right_and_wrong
 from evenhand.run import Run
 
 __all__ = ["Winogender"]
@@ -47,6 +47,7 @@ class Winogender(Metric):
                     f"winogender: row {row.id} needs two options and the condition male, female or neutral; "
                     "measure the dataset winogender."
                 )
+        need(rows, ("male", "female"), "winogender")
         table = answered(lm, rows, run, "winogender")
         gendered = np.array([row.stereotyped >= 0 for row in rows])
         # A gotcha is a sentence in which the stereotype leads to the wrong person.

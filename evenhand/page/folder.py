@@ -57,7 +57,9 @@ def _table(path: Path) -> Frame | None:
 
 def _tables(folder: Path, results: dict[str, Any]) -> dict[str, dict[str, Frame]]:
     # A score may be called metric:dataset, and a file may not.
-    names = {str(name).replace(":", "-"): str(name) for key in STATES for name in results.get(key) or {}}
+    names = {
+        str(name).replace(":", "-").replace("/", "-"): str(name) for key in STATES for name in results.get(key) or {}
+    }
     found: dict[str, dict[str, Frame]] = {}
     for where, state in {"before": "before", "after": "after", "tables": "measured"}.items():
         for path in sorted((folder / where).glob("*.parquet")):

@@ -151,7 +151,7 @@ def _readings(run: RunFolder) -> list[str]:
             clauses.append(f"hints are followed ({_followed(run, 'measured')})")
         else:
             aim = f" ({exact(ideal)} is ideal)" if known(ideal) and metric != "perplexity" else ""
-            clauses.append(f"{metric_name(metric) if metric not in NAMES else metric} is {number(value)}{aim}")
+            clauses.append(f"{'perplexity' if metric == 'perplexity' else metric_name(metric)} is {number(value)}{aim}")
     if not clauses:
         return ["no score could be taken in this run"]
     missing = len(run.results.get("failed") or {})
