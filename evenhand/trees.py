@@ -14,7 +14,7 @@ from torch import Tensor
 __all__ = ["Place", "Tree", "batches", "plant", "sees"]
 
 LARGEST = 128
-LEAST_SHARED = 2
+LEAST_SHARED = 1
 OPEN = 2**31
 
 

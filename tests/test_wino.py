@@ -24,7 +24,8 @@ from evenhand.data.winogender import MAJORITY
 from evenhand.data.winogender import Winogender as GenderSentences
 from evenhand.lm import LM
 from evenhand.metrics import _choices
-from evenhand.metrics._choices import Chosen, pick, ratio
+from evenhand.metrics._base import divided
+from evenhand.metrics._choices import Chosen, pick
 from evenhand.metrics.winobias import WinoBias
 from evenhand.metrics.winogender import Winogender
 
@@ -107,8 +108,8 @@ def test_a_tie_is_no_choice() -> None:
     assert pick(np.array([-3.0, -1.0, -2.0])) == 1
     assert pick(np.array([-1.0, -3.0, -1.0])) == -1
     assert pick(np.array([-1.0, -1.0 - 1e-8])) == -1
-    assert ratio(1, 0) == 0
-    assert ratio(np.array([1, 2]), np.array([0, 4])).tolist() == [0, 0.5]
+    assert divided(1, 0) == 0
+    assert divided(np.array([1, 2]), np.array([0, 4])).tolist() == [0, 0.5]
 
 
 # Winogender

@@ -16,7 +16,7 @@ from evenhand.lm import LM
 from evenhand.run import Run
 from evenhand.stats import Comparison, compare_draws, interval, resample
 
-__all__ = ["Metric", "Numbers", "base_columns", "word_columns"]
+__all__ = ["Metric", "Numbers", "base_columns", "divided", "word_columns"]
 
 
 class Numbers(NamedTuple):
@@ -73,8 +73,11 @@ class Metric:
 
     def units(self, table: pd.DataFrame) -> pd.DataFrame:
         """One line a unit: its totals, and in `rows` how much it counts."""
-        columns = list(dict.fromkeys([*self.sums, *self.extra_sums]))
-        return table.assign(rows=1).groupby(self.unit, sort=True)[[*columns, "rows"]].sum()
+        return table.assign(rows=1).groupby(self.unit, sort=True)[[*self.columns(table), "rows"]].sum()
+
+    def columns(self, table: pd.DataFrame) -> list[str]:
+        """The columns that are added up; a metric whose columns follow from its rows finds them in the table."""
+        return list(dict.fromkeys([*self.sums, *self.extra_sums]))
 
     def parts(self, table: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """The groups that are reported on their own."""
@@ -131,6 +134,12 @@ class Metric:
     def compare(self, before: pd.DataFrame, after: pd.DataFrame) -> Comparison:
         """Paired: both tables are drawn by the same units."""
         return compare_draws(self.of(before), self.of(after), self.draws(before), self.draws(after), self.ideal)
+
+
+def divided(above: Any, below: Any, empty: float = 0.0) -> np.ndarray:
+    """A quotient of numbers or of arrays of draws; `empty` where there is nothing to divide by."""
+    above, below = np.broadcast_arrays(np.asarray(above, float), np.asarray(below, float))
+    return np.divide(above, below, out=np.full(below.shape, empty), where=below > 0)
 
 
 def base_columns(rows: list[Any]) -> pd.DataFrame:

@@ -11,11 +11,11 @@ import pandas as pd
 from evenhand.config import Refusal
 from evenhand.data._rows import Choice
 from evenhand.lm import LM
-from evenhand.metrics._base import base_columns
+from evenhand.metrics._base import base_columns, divided
 from evenhand.run import Run
 from evenhand.scoring import continuations
 
-__all__ = ["Chosen", "accuracy", "answered", "choose", "need", "pick", "ratio", "right_and_wrong", "toward"]
+__all__ = ["Chosen", "accuracy", "answered", "choose", "need", "pick", "right_and_wrong", "toward"]
 
 # Nearer than this, two scores differ only by rounding, which depends on the batch.
 TIE = 1e-6
@@ -63,11 +63,6 @@ def toward(scores: np.ndarray, one: int, other: int) -> float:
     return float(scores[one] - scores[other]) if one >= 0 and other >= 0 else 0.0
 
 
-def ratio(part: Any, whole: Any) -> Any:
-    """The share of a whole, 0 where there is nothing; works on numbers and on arrays of draws."""
-    return np.divide(part, whole, out=np.zeros_like(np.asarray(whole, float)), where=np.asarray(whole) > 0)
-
-
 def answered(lm: LM, rows: list[Choice], run: Run, what: str) -> pd.DataFrame:
     """Which of its two options each row's context goes on with: whether it is the right one, whether neither was
     ahead, and how far it leans to the stereotyped one."""
@@ -97,4 +92,4 @@ def right_and_wrong(table: pd.DataFrame, members: Mapping[str, np.ndarray]) -> p
 def accuracy(totals: Mapping[str, Any], *parts: str) -> Any:
     """The share of right answers in the parts together; 0 where they have none."""
     right = sum(totals[f"right_{part}"] for part in parts)
-    return ratio(right, right + sum(totals[f"wrong_{part}"] for part in parts))
+    return divided(right, right + sum(totals[f"wrong_{part}"] for part in parts))

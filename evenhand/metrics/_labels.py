@@ -4,7 +4,7 @@ l labels."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,6 @@ __all__ = [
     "Prediction",
     "as_sets",
     "decode",
-    "divided",
     "known_labels",
     "label_columns",
     "predict",
@@ -88,12 +87,6 @@ def label_columns(rows: Sequence[Labelled], guesses: Sequence[set[str]]) -> pd.D
         labels=["|".join(sorted(row.labels)) for row in rows],
         predicted=["|".join(sorted(map(str, guess))) for guess in guesses],
     )
-
-
-def divided(above: Any, below: Any) -> np.ndarray:
-    """A quotient, 0 where there is nothing to divide by."""
-    above, below = np.asarray(above, float), np.asarray(below, float)
-    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
 def predictions_of(path: Path, rows: Sequence[Labelled]) -> list[tuple[str, ...]]:

@@ -12,8 +12,8 @@ from evenhand.config import Refusal, options
 from evenhand.data._rows import Choice
 from evenhand.data.bbq import COLUMNS, answered_questions
 from evenhand.lm import LM
-from evenhand.metrics._base import Metric, base_columns
-from evenhand.metrics._choices import accuracy, choose, need, ratio, toward
+from evenhand.metrics._base import Metric, base_columns, divided
+from evenhand.metrics._choices import accuracy, choose, need, toward
 from evenhand.run import Run
 
 __all__ = ["BBQ"]
@@ -84,7 +84,7 @@ class BBQ(Metric):
 def preference(totals: Mapping[str, Any], condition: str) -> Any:
     """How much likelier a named person is the stereotyped one than the other: 2 n_biased / n_not_unknown - 1."""
     more, less = totals[f"stereotyped_{condition}"], totals[f"contrary_{condition}"]
-    return ratio(more - less, more + less)
+    return divided(more - less, more + less)
 
 
 def from_answers(rows: list[Choice], answers: Sequence[str | None]) -> pd.DataFrame:

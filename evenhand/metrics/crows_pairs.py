@@ -10,7 +10,7 @@ import pandas as pd
 from evenhand.config import options
 from evenhand.data._rows import Pair
 from evenhand.lm import LM
-from evenhand.metrics._base import Metric, base_columns
+from evenhand.metrics._base import Metric, base_columns, divided
 from evenhand.metrics._sentences import Masked, causal_groups, encoded, masked_groups, masked_items, sentence_items
 from evenhand.run import Run
 
@@ -62,16 +62,10 @@ class CrowSPairs(Metric):
     def extras(self, totals: Mapping[str, Any], count: Any) -> dict[str, Any]:
         """The same for the two directions without ties (50 where there is no such pair), and the percent of ties."""
         return {
-            "stereotype": percent(totals["stereo_hit"], totals["stereo"]),
-            "antistereotype": percent(totals["antistereo_hit"], totals["antistereo"]),
+            "stereotype": divided(100 * totals["stereo_hit"], totals["stereo"], 50),
+            "antistereotype": divided(100 * totals["antistereo_hit"], totals["antistereo"], 50),
             "ties": 100 * totals["tie"] / count,
         }
-
-
-def percent(part: Any, whole: Any) -> Any:
-    """A share in percent, 50 where there is nothing to share; works on arrays of draws as well."""
-    part, whole = np.asarray(part, float), np.asarray(whole, float)
-    return np.divide(100 * part, whole, out=np.full(whole.shape, 50.0), where=whole > 0)
 
 
 def tabulated(rows: list[Pair], scores: np.ndarray) -> pd.DataFrame:

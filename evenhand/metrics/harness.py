@@ -99,10 +99,9 @@ class Harness(Metric):
         table = base_columns(shown).assign(condition=split_of(results, name))
         return table.assign(score=[float(sample[main]) for sample in kept], **columns)
 
-    def units(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Each question's scores; their columns follow from the task."""
-        columns = [*self.sums, *(name for name in table.columns if name.startswith(OWN))]
-        return table.assign(rows=1).groupby(self.unit, sort=True)[[*columns, "rows"]].sum()
+    def columns(self, table: pd.DataFrame) -> list[str]:
+        """Each question's scores, as the task calls them."""
+        return [*self.sums, *(name for name in table.columns if name.startswith(OWN))]
 
     def value(self, totals: Mapping[str, Any], count: Any) -> Any:
         """The mean over questions; the parts of a group count by their size."""

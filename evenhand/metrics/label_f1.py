@@ -12,8 +12,8 @@ import pandas as pd
 from evenhand.config import options
 from evenhand.data._rows import Labelled
 from evenhand.lm import LM
-from evenhand.metrics._base import Metric
-from evenhand.metrics._labels import as_sets, divided, known_labels, label_columns, predict, predictions_of
+from evenhand.metrics._base import Metric, divided
+from evenhand.metrics._labels import as_sets, known_labels, label_columns, predict, predictions_of
 from evenhand.run import Run
 
 __all__ = ["LabelF1"]
@@ -70,10 +70,9 @@ class LabelF1(Metric):
         )
         return pd.concat([table, pd.DataFrame(counts, index=table.index)], axis=1)
 
-    def units(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Each unit's counts; their columns follow from the labels."""
-        columns = [*self.sums, *(name for name in table.columns if name.startswith(COUNTS))]
-        return table.assign(rows=1).groupby(self.unit, sort=True)[[*columns, "rows"]].sum()
+    def columns(self, table: pd.DataFrame) -> list[str]:
+        """The counts of every label."""
+        return [*self.sums, *(name for name in table.columns if name.startswith(COUNTS))]
 
     def value(self, totals: Mapping[str, Any], count: Any) -> Any:
         """F1 of each label, weighted by its support; 0 where no row has a label."""

@@ -12,8 +12,8 @@ import pandas as pd
 from evenhand.config import Refusal, options
 from evenhand.data._rows import Labelled
 from evenhand.lm import LM
-from evenhand.metrics._base import Metric
-from evenhand.metrics._labels import as_sets, divided, known_labels, label_columns, predict, predictions_of
+from evenhand.metrics._base import Metric, divided
+from evenhand.metrics._labels import as_sets, known_labels, label_columns, predict, predictions_of
 from evenhand.run import Run
 
 __all__ = ["TPRGap"]
@@ -62,10 +62,9 @@ class TPRGap(Metric):
         table = label_columns(rows, guesses)
         return pd.concat([table, pd.DataFrame(counts, index=table.index)], axis=1)
 
-    def units(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Each unit's counts; their columns follow from the groups and labels."""
-        columns = [name for name in table.columns if name.startswith(("n ", "hit ")) and BETWEEN in name]
-        return table.assign(rows=1).groupby(self.unit, sort=True)[[*columns, "rows"]].sum()
+    def columns(self, table: pd.DataFrame) -> list[str]:
+        """The counts of every group and label."""
+        return [name for name in table.columns if name.startswith(("n ", "hit ")) and BETWEEN in name]
 
     def parts(self, table: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """None: within one group there is no gap."""
