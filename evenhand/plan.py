@@ -203,13 +203,14 @@ def expected_seconds(lm: LM, items: list[Planned]) -> float:
     """About how long measuring will take, from the length of the texts and the speed of a small forward pass."""
     ids = torch.zeros((4, 64), dtype=torch.long, device=lm.device)
     more = {"decoder_input_ids": ids} if lm.kind == "seq2seq" else {}
+    seconds = 1.0
     with torch.inference_mode():
         for _ in range(2):  # the first pass warms up
             began = time.perf_counter()
             # Reading one number waits until the device has really finished.
             lm.model(input_ids=ids, **more).logits[0, -1, 0].item()
-            speed = ids.numel() / (time.perf_counter() - began)
-    return sum(item.metric.work * token_count(item.rows) for item in items) / speed
+            seconds = time.perf_counter() - began
+    return sum(item.metric.work * token_count(item.rows) for item in items) * seconds / ids.numel()
 
 
 def token_count(rows: list[Row]) -> float:

@@ -139,7 +139,7 @@ class Metric:
 def divided(above: Any, below: Any, empty: float = 0.0) -> np.ndarray:
     """A quotient of numbers or of arrays of draws; `empty` where there is nothing to divide by."""
     above, below = np.broadcast_arrays(np.asarray(above, float), np.asarray(below, float))
-    return np.divide(above, below, out=np.full(below.shape, empty), where=below > 0)
+    return np.divide(above, below, out=np.full(below.shape, float(empty)), where=below > 0)
 
 
 def base_columns(rows: list[Any]) -> pd.DataFrame:
