@@ -1,6 +1,7 @@
 """The road as plain functions: measure, locate, debias, compare, check. Read this first."""
 
 import contextlib
+import errno
 import tempfile
 import time
 from collections.abc import Iterator
@@ -39,6 +40,8 @@ def measure(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet
             try:
                 results["scores"] |= measured(lm, [item], "tables", run)
             except Exception as problem:
+                if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise  # a full disk is no fault of the metric: the same command goes on later
                 # A metric may fail in ways nobody thought of; what the others say is still wanted.
                 kind = "" if isinstance(problem, Refusal) else f"{type(problem).__name__}: "
                 plan.failed[item.name] = kind + str(problem)

@@ -1,5 +1,6 @@
 """What a job measures: suites, what is passed over, and what fails while the rest goes on."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from evenhand.data._rows import Choice, Pair, Text
 from evenhand.lm import LM
 from evenhand.metrics.afgb import AFGB
 from evenhand.plan import SUITES, Planned, expected_seconds, planned, token_count
+from evenhand.run import Run
 
 GENERATED = {"afgb", "ub", "perplexity", "gas", "weat:word_sets"}
 
@@ -177,6 +179,26 @@ def test_what_nobody_thought_of_fails_its_metric_alone(tiny: str, monkeypatch: p
     assert results["failed"] == {"afgb": "ZeroDivisionError: by chance"}
     with pytest.raises(ZeroDivisionError):
         steps.measure(measuring(tiny, metrics=["afgb"], limit=4), quiet=True)
+
+
+@pytest.mark.usefixtures("no_page")
+def test_a_full_disk_stops_the_run_and_is_no_failed_metric(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = measuring(tiny, metrics=["afgb", "ub"], limit=4)
+    save = Run.save
+
+    def full(run: Run, name: str, value: object) -> None:
+        if name == "tables/ub.parquet":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(run, name, value)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "save", full)
+        with pytest.raises(OSError, match="No space left"):
+            steps.measure(job, tmp_path / "x", quiet=True)
+    assert not (tmp_path / "x").exists()
+    assert set(steps.measure(job, tmp_path / "x", quiet=True)["scores"]) == {"afgb", "ub"}
 
 
 def test_a_harness_task_is_told_the_limit(tiny: str) -> None:
