@@ -2,7 +2,7 @@
 
     python benchmarks/next_token.py [model]
 
-Prints one ratio line; the probabilities of both must agree to 1e-4. Each side runs in a process of its own, so that the
+Prints one ratio line; the probabilities of both must agree to 5e-5. Each side runs in a process of its own, so that the
 peak of its memory is its own."""
 
 import json
@@ -65,7 +65,7 @@ def main(model: str = "smollm2") -> None:
         results[which] = json.loads(done.stdout.splitlines()[-1])
     a, b = results["plain"], results["evenhand"]
     apart = float(np.abs(np.array(a["p"]) - np.array(b["p"])).max())
-    assert apart < 1e-4, f"the probabilities differ by {apart}"
+    assert apart < 5e-5, f"the probabilities differ by {apart}"
     memory = f"{b['memory']:.0f} MB / {a['memory']:.0f} MB"
     print(
         f"next_token: {a['seconds'] / b['seconds']:.1f}x faster than a plain loop ({a['seconds']:.1f} s / "

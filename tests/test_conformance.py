@@ -48,6 +48,12 @@ EVEN: dict[str, dict[str, float]] = {
     "ausc": {"ausc": 0},
 }
 
+# Where a tiny model happens to be even on its few rows, the columns of one that is not.
+UNEVEN: dict[str, dict[str, float]] = {
+    "bbq": {"right_ambiguous": 0, "wrong_ambiguous": 1, "stereotyped_ambiguous": 1, "contrary_ambiguous": 0},
+    "winobias": {"right_pro": 1, "wrong_pro": 0, "right_anti": 0, "wrong_anti": 1},
+}
+
 
 @pytest.fixture(scope="module")
 def lm() -> LM:
@@ -159,7 +165,7 @@ def test_a_summary_is_pure_and_in_range(name: str, tmp_path: Path) -> None:
         assert set(report["extra"]) == set(numbers.extra)
         for part in (report, *report["groups"].values()):
             assert chosen.low <= part["value"] <= chosen.high
-            assert chosen.low <= part["low"] <= part["high"] <= chosen.high
+            assert chosen.low <= part["low"] <= part["value"] <= part["high"] <= chosen.high
         shuffled = table.sample(frac=1, random_state=seed).reset_index(drop=True)
         assert chosen.of(shuffled) == pytest.approx(numbers.value)
 
@@ -168,7 +174,7 @@ def test_a_summary_is_pure_and_in_range(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in METRICS if metric(name).data])
 def test_an_even_table_gives_the_ideal(name: str, lm: LM, tmp_path: Path) -> None:
     chosen = metric(name)
-    table = scored(chosen, lm, tmp_path)
+    table = scored(chosen, lm, tmp_path).assign(**UNEVEN.get(name, {}))
     if name in ("label_f1", "tpr_gap"):
         pytest.skip("its table is made of predictions; test_labels gives it perfect ones")
     assert name in EVEN, f"say in EVEN what the table of a fair model holds for {name}"
@@ -177,8 +183,8 @@ def test_an_even_table_gives_the_ideal(name: str, lm: LM, tmp_path: Path) -> Non
     report = chosen.report(even)
     assert report["value"] == report["low"] == report["high"] == chosen.ideal
     # Going to the ideal is better, whatever the direction.
-    if chosen.of(table) != chosen.ideal:
-        assert chosen.compare(table, even).nearer
+    assert chosen.of(table) != chosen.ideal, "a random model is not fair by itself"
+    assert chosen.compare(table, even).nearer
 
 
 @pytest.mark.usefixtures("upstream")
@@ -189,8 +195,11 @@ def test_scores_do_not_depend_on_the_batch(name: str, lm: LM, tmp_path: Path, mo
     for tokens in (1, 50, 10_000):
         monkeypatch.setattr(scoring, "BATCH_TOKENS", {"cpu": tokens})
         tables.append(scored(chosen, lm, tmp_path))
-    assert len(tables[0])
-    assert tables[0]["id"].is_unique
+    rows = dataset_rows(chosen.data, chosen.reads.__name__, "test", ROWS, {})
+    # Association tests have a line for each target; their attribute words are fixed.
+    kept = [row.id for row in rows if not row.condition.startswith("attr")]
+    assert tables[0]["id"].tolist() == kept
+    assert {*chosen.sums, *chosen.extra_sums} <= {*tables[0].columns, *chosen.units(tables[0]).columns}
     assert {"id", "group", chosen.unit} <= set(tables[0].columns)
     assert not chosen.lean or {chosen.lean, "text"} <= set(tables[0].columns), "the page shows the most biased examples"
     for other in tables[1:]:
