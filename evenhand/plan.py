@@ -10,7 +10,7 @@ import torch
 from evenhand import catalog
 from evenhand.config import Absent, Refusal, build, closest, options, values
 from evenhand.data._base import Dataset
-from evenhand.data._rows import Row, Text
+from evenhand.data._rows import KINDS, Row, Text
 from evenhand.lm import LM
 from evenhand.metrics._base import Metric
 
@@ -191,7 +191,7 @@ def dataset_of(name: str, kind: str, settings: dict[str, Any]) -> Dataset:
         extra = {"path": name, "rows_are": kind}
         return build(catalog.load("data", "file"), {**extra, **settings}, f"file {name}")
     cls = catalog.load("data", name)
-    if cls.kind.__name__ != kind:
+    if not issubclass(cls.kind, KINDS[kind]):
         raise Refusal(f"{name} holds {cls.kind.__name__} rows, and {kind} rows are needed here.")
     every = {option for other in catalog.names("data") for option in values(catalog.load("data", other)())}
     own = set(values(cls()))

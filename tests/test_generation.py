@@ -20,9 +20,9 @@ from evenhand.data.trex import TREx as Facts
 from evenhand.lm import LM
 from evenhand.metrics import gas as gas_module
 from evenhand.metrics import trex as trex_module
-from evenhand.metrics.gas import FEMALE, GAS, GENDER_WORDS, MALE, gender_words
+from evenhand.metrics.gas import GAS, gender_words
 from evenhand.metrics.trex import TREx, is_accepted, normalised, prompt
-from evenhand.words import PROFESSIONS
+from evenhand.words import FEMALE_WORDS, GENDER_WORDS, MALE_WORDS, PROFESSIONS
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def argmax_loop(lm: LM, text: str, new_tokens: int) -> str:
 
 def test_the_list_has_28_words_in_two_halves() -> None:
     assert len(set(GENDER_WORDS)) == 28
-    assert len(MALE) == len(FEMALE) == 14
+    assert len(MALE_WORDS) == len(FEMALE_WORDS) == 14
 
 
 @pytest.mark.parametrize(

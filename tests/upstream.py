@@ -4,6 +4,7 @@ import gzip
 import itertools
 from pathlib import Path
 
+from corpora import corpora_folder
 from test_association import write_test
 from test_bbq import bbq_folder
 from test_crows_pairs import records
@@ -37,4 +38,5 @@ def write_upstream(folder: Path) -> Path:
     for name in itertools.chain(*WORDS.values(), *SENTENCES.values()):
         write_test(folder, name, 4)
     facts_file(folder, "P36", *((f"Country {letter}", f"Town {letter}") for letter in "ABCDEFGH"))
+    corpora_folder(folder)
     return folder

@@ -60,10 +60,9 @@ class Prompt(Row):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labelled(Row):
-    """A text with its labels."""
+class Labelled(Text):
+    """A text with its labels; who only wants texts may read it as one."""
 
-    text: str
     labels: tuple[str, ...]
 
 

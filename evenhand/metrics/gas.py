@@ -13,42 +13,10 @@ from evenhand.lm import LM
 from evenhand.metrics._base import Metric, base_columns
 from evenhand.run import Run
 from evenhand.scoring import greedy
+from evenhand.words import FEMALE_WORDS, GENDER_WORDS, MALE_WORDS
 
 __all__ = ["GAS"]
 
-MALE = (
-    "he",
-    "him",
-    "his",
-    "man",
-    "male",
-    "boy",
-    "father",
-    "son",
-    "brother",
-    "king",
-    "actor",
-    "husband",
-    "uncle",
-    "sir",
-)
-FEMALE = (
-    "she",
-    "her",
-    "hers",
-    "woman",
-    "female",
-    "girl",
-    "mother",
-    "daughter",
-    "sister",
-    "queen",
-    "actress",
-    "wife",
-    "aunt",
-    "madam",
-)
-GENDER_WORDS = (*MALE, *FEMALE)
 WHOLE_WORD = re.compile(rf"\b(?:{'|'.join(GENDER_WORDS)})\b", re.IGNORECASE)
 
 
@@ -86,8 +54,8 @@ class GAS(Metric):
             continuation=written,
             words=[", ".join(words) for words in found],
             hit=[float(bool(words)) for words in found],
-            male=[float(any(word in MALE for word in words)) for words in found],
-            female=[float(any(word in FEMALE for word in words)) for words in found],
+            male=[float(any(word in MALE_WORDS for word in words)) for words in found],
+            female=[float(any(word in FEMALE_WORDS for word in words)) for words in found],
         )
 
     def value(self, totals: Mapping[str, Any], count: Any) -> Any:
