@@ -241,7 +241,8 @@ def load_pretrained(
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise Refusal(load_failure(name, " ".join(str(error).split()))) from error
-    return model, tokenizer, kind
+    # A saved CrAWD model is its base model with another head, and that is what answers.
+    return model.base if config.model_type == "crawd" else model, tokenizer, kind
 
 
 def load_failure(name: str, reason: str) -> str:
@@ -271,6 +272,8 @@ def kind_of(config: PretrainedConfig) -> Kind:
 
 def load_run(cls: type[LM], folder: Path, **how: Any) -> LM:
     """The base model, given the method's shape, with what was trained put in."""
+    from evenhand.lora import fold_adapters
+
     saved = json.loads((folder / "method.json").read_text(encoding="utf-8"))
     lm = cls.load(saved["base"], **how)
     method = build(catalog.load("methods", saved["name"]), saved["options"], f"method {saved['name']}")
@@ -278,16 +281,17 @@ def load_run(cls: type[LM], folder: Path, **how: Any) -> LM:
     lm.trained = saved["trained"]
     if lm.trained:
         put(lm.model, load_file(folder / "delta.safetensors"))
+    fold_adapters(lm.model)
     lm.name = str(folder)
     return lm
 
 
 def put(model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
-    """Copy tensors into the parameters of the same names."""
-    parameters = dict(model.named_parameters())
+    """Copy tensors into the parameters and buffers of the same names."""
+    own = dict(model.named_parameters()) | dict(model.named_buffers())
     with torch.no_grad():
         for name, tensor in tensors.items():
-            parameters[name].copy_(tensor)
+            own[name].copy_(tensor)
 
 
 def load_adapter(cls: type[LM], folder: Path, **how: Any) -> LM:

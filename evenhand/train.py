@@ -8,7 +8,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from evenhand.hooks import block_inputs, head_inputs, narrowed, starting_at, thr
 from evenhand.lm import LM, put
 from evenhand.run import Run, processes, show_progress
 
-__all__ = ["Fit", "Prepared", "Schedule", "base_logits", "logits", "prepare", "same_length", "train"]
+__all__ = ["Fit", "Prepared", "Schedule", "Terms", "base_logits", "logits", "prepare", "same_length", "train"]
 
 Terms = dict[str, Tensor]
 WARM_UP = 5
@@ -112,6 +112,10 @@ class Schedule(NamedTuple):
     batch: int
     decay: bool
     """Warm up over five steps and fall linearly to zero; else constant."""
+    dropout: bool = False
+    """Whether the model's dropout is on; off where the base model's distribution, computed without it, is kept."""
+    fast: bool = False
+    """Multiply float32 matrices with the shorter mantissa (TF32) that GPUs are several times faster with."""
 
 
 class Fit(NamedTuple):
@@ -125,15 +129,16 @@ class Fit(NamedTuple):
 class Objective(nn.Module):
     """A method's loss as a module, so that Trainer and whatever accelerate wraps it in see an ordinary forward pass."""
 
-    def __init__(self, model: nn.Module, loss: Callable[[list[int]], Terms]) -> None:
+    def __init__(self, model: nn.Module, loss: Callable[[list[int]], Terms], dropout: bool) -> None:
         super().__init__()
         self.model = model
         self.loss = loss
+        self.dropout = dropout
         self.terms: dict[str, float] = {}
 
     def train(self, mode: bool = True) -> "Objective":
-        """Dropout stays off: what the base model's distribution is kept by was computed without it."""
-        return self
+        """Dropout only where the schedule asks for it."""
+        return super().train(mode and self.dropout)
 
     def forward(self, rows: Tensor) -> dict[str, Tensor]:
         """The weighted terms added up; the terms themselves are kept for the curve."""
@@ -208,7 +213,7 @@ def train(
     for name, parameter in lm.model.named_parameters():
         parameter.requires_grad_(name in wanted)
     lm.model.eval()
-    objective = Objective(lm.model, loss)
+    objective = Objective(lm.model, loss, schedule.dropout)
     checkpoints = run.folder / "checkpoints"
     # The first step of a warm-up has the rate zero; a training shorter than the warm-up would do next to nothing.
     steps = schedule.epochs * math.ceil(rows / (schedule.batch * processes().num_processes))
@@ -243,8 +248,10 @@ def train(
     if lm.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     started = time.time()
-    trainer.train(resume_from_checkpoint=newest_whole(checkpoints))
+    with matrix_precision("high" if schedule.fast else torch.get_float32_matmul_precision()):
+        trainer.train(resume_from_checkpoint=newest_whole(checkpoints))
     seconds = time.time() - started
+    lm.model.eval()
     for parameter in lm.model.parameters():
         parameter.requires_grad_(False)
         parameter.grad = None
@@ -253,6 +260,17 @@ def train(
     history = [entry for entry in trainer.state.log_history if "loss" in entry]
     curve = pd.DataFrame(history).drop(columns=["grad_norm", "learning_rate"], errors="ignore")
     return Fit(curve, seconds, peak_memory_mb(lm))
+
+
+@contextlib.contextmanager
+def matrix_precision(name: str) -> Iterator[None]:
+    """How exactly float32 matrices are multiplied, for a while."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(name)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def newest_whole(checkpoints: Path) -> str | None:

@@ -36,6 +36,7 @@ EVEN: dict[str, dict[str, float]] = {
     "afgb": {"gap": 0},
     "ub": {"agreement": 1},
     "perplexity": {"nll": 0},
+    "sentence_perplexity": {"nll": 0, "gendered nll": 0},
     "crows_pairs": {"hit": 0.5},
     "stereoset": {"stereotyped": 0.5},
     "bbq": {"stereotyped_ambiguous": 0, "contrary_ambiguous": 0},
@@ -145,7 +146,7 @@ def test_a_metric_says_what_it_reads_and_where_its_ideal_is(name: str) -> None:
     assert chosen.headline
     assert chosen.meaning.endswith(".")
     if chosen.data:
-        assert catalog.load("data", chosen.data).kind is chosen.reads
+        assert issubclass(catalog.load("data", chosen.data).kind, chosen.reads)
 
 
 @pytest.mark.usefixtures("upstream")
@@ -237,7 +238,7 @@ def test_a_method_names_its_paper_and_its_presets_build(name: str) -> None:
     cls = catalog.load("methods", name)
     assert cls.paper
     assert cls.citation
-    assert catalog.load("data", cls.data).kind is cls.reads
+    assert issubclass(catalog.load("data", cls.data).kind, cls.reads)
     for preset, settings in cls.presets.items():
         chosen = build(cls, settings, f"{name}, preset {preset}")
         assert chosen != cls(), f"{preset} changes nothing"
