@@ -9,6 +9,8 @@ import numpy as np
 
 from evenhand import catalog, steps
 from evenhand.config import Refusal, build, closest, read_yaml
+from evenhand.page import build_table_page
+from evenhand.plan import Settings
 from evenhand.run import is_finished, is_main
 from evenhand.steps import Job
 
@@ -74,16 +76,21 @@ def follow_table(content: dict[str, Any], folder: Path, *, overwrite: bool, quie
         for name, chosen in rows.items():
             place = folder / f"{name}-{seed}"
             if overwrite or not is_finished(place):
-                settings = {**content.get("settings", {}), **chosen.get("settings", {})}
+                settings = merged_settings(content.get("settings", {}), chosen.get("settings", {}))
                 own = {"command": "debias", "seed": seed, "before": str(base), "settings": settings}
-                merged = {**content, **chosen, **own}
-                steps.debias(job_of(merged), place, **how)
+                steps.debias(job_of({**content, **chosen, **own}), place, **how)
     if not is_main():
         return folder
     table = summary(base, {name: [folder / f"{name}-{seed}" for seed in seeds] for name in rows})
     write(folder / "table.json", json.dumps(table, indent=2))
     write(folder / "table.md", "\n".join(table_lines(table)) + "\n")
+    build_table_page(folder)
     return folder
+
+
+def merged_settings(table: Settings, row: Settings) -> Settings:
+    """A table's settings with a row's own on top, option by option."""
+    return {part: {**table.get(part, {}), **row.get(part, {})} for part in [*table, *row]}
 
 
 def base_job(content: dict[str, Any]) -> dict[str, Any]:

@@ -1,46 +1,37 @@
 """A run folder becomes report.html: one file, no script, nothing loaded from outside."""
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import yaml
 from markupsafe import Markup
 
 from evenhand.page import examples, figures, story, tables
+from evenhand.page.attention import attention
 from evenhand.page.cards import cards
+from evenhand.page.chips import associated
 from evenhand.page.folder import RunFolder, read, slices
 from evenhand.page.groups import by_group
-
-HERE = Path(__file__).parent
+from evenhand.page.own_words import own_words
+from evenhand.page.write import render, write
 
 
 def build(folder: Path) -> Path:
     """Write `folder/report.html` from the folder's files alone, and return its path."""
-    page = _render(read(Path(folder)))
-    path = Path(folder) / "report.html"
-    # Written aside and renamed, so that a reader never meets half a page.
-    handle, aside = tempfile.mkstemp(prefix=".report-", suffix=".html", dir=folder)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(page.encode("utf-8", errors="replace"))
-        os.chmod(aside, 0o644)
-        os.replace(aside, path)
-    except BaseException:
-        os.unlink(aside)
-        raise
-    return path
+    folder = Path(folder)
+    run = read(folder)
+    evidence = _evidence(run)
+    styles = ["style.css", *(["evidence.css"] if any(evidence.values()) else [])]
+    return write(folder, render("template.html", *styles, **_scores(run), **evidence, **_pictures(run), **_rest(run)))
 
 
-def _render(run: RunFolder) -> str:
-    loader = jinja2.FileSystemLoader(HERE)
-    templates = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    style = Markup((HERE / "style.css").read_text("utf-8"))
-    return templates.get_template("template.html").render(style=style, **_scores(run), **_pictures(run), **_rest(run))
+def _evidence(run: RunFolder) -> dict[str, Any]:
+    """What some runs keep for people to look at: the model's own words, and what a method took for associated."""
+    return {
+        "told": own_words(run),
+        "associated": associated(run.association),
+        "looks": attention(run.attention),
+    }
 
 
 def _scores(run: RunFolder) -> dict[str, Any]:

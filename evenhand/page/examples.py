@@ -19,7 +19,7 @@ class Example(NamedTuple):
 
 def biased(tables: dict[str, Frame], lean: str) -> list[Example]:
     """The examples that lean most in the first state, the farthest first, with their numbers in every state."""
-    states = [_by_line(table) for table in tables.values()]
+    states = [by_line(table) for table in tables.values()]
     if not states or any(lean not in table for table in states):
         return []
     first = states[0]
@@ -34,7 +34,7 @@ def changed(tables: dict[str, Frame]) -> list[Example]:
     """The examples whose numbers moved most between before and after, the largest move first."""
     if not {"before", "after"} <= tables.keys():
         return []
-    before, after = (_by_line(_per_token(tables[state])) for state in ("before", "after"))
+    before, after = (by_line(_per_token(tables[state])) for state in ("before", "after"))
     columns = [c for c in before.columns if str(c).startswith(PREFIX) or c == "nll a token"]
     columns = [c for c in columns if c in after.columns]
     shared = before.index.intersection(after.index, sort=False)
@@ -43,7 +43,7 @@ def changed(tables: dict[str, Frame]) -> list[Example]:
     return [_example([before.loc[line], after.loc[line]], columns) for line in top if moves[line] > 0]
 
 
-def _by_line(table: Frame) -> Frame:
+def by_line(table: Frame) -> Frame:
     """The table by id, and by place among the lines of that id: an example may fill several."""
     place = table.groupby("id").cumcount()
     return table.set_index([table["id"].rename("line"), place.rename("place")])

@@ -26,6 +26,8 @@ class RunFolder(NamedTuple):
     tables: dict[str, dict[str, Frame]]  # metric -> state -> one line an example
     ranking: Frame | None
     curve: Frame | None
+    association: Frame | None
+    attention: Frame | None
 
 
 class Slice(NamedTuple):
@@ -47,6 +49,8 @@ def read(folder: Path) -> RunFolder:
         tables=_tables(folder, results),
         ranking=_table(folder / "ranking.parquet"),
         curve=_table(folder / "curve.parquet"),
+        association=_table(folder / "association.parquet"),
+        attention=_table(folder / "attention.parquet"),
     )
 
 

@@ -82,7 +82,7 @@ def _changes(run: RunFolder) -> list[str]:
         elif metric == "ub":
             clauses.append(_hint_change(before["value"], after["value"], verdict, _followed(run, "after")))
         elif metric == "perplexity":
-            clauses.append(f"perplexity {_moved(before['value'], after['value'])}")
+            clauses.append(f"perplexity {moved(before['value'], after['value'])}")
         else:
             rest.append((metric, verdict))
     return clauses + _others(rest, alone=not clauses)
@@ -91,7 +91,7 @@ def _changes(run: RunFolder) -> list[str]:
 def _gap_change(words: str, before: float, after: float, verdict: str) -> str:
     if verdict == "inconclusive":
         return f"the gap between {words} did not change measurably ({number(before)} before, {number(after)} after)"
-    return f"the gap between {words} {_moved(before, after)}"
+    return f"the gap between {words} {moved(before, after)}"
 
 
 def _fainter(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
@@ -119,7 +119,8 @@ def _hint_change(before: float, after: float, verdict: str, followed: str) -> st
     return f"hints are followed {how} strongly (UB {number(before)} before, {number(after)} after)"
 
 
-def _moved(before: float, after: float) -> str:
+def moved(before: float, after: float) -> str:
+    """How far a number rose or fell: "fell by 12 %"."""
     if before == after:
         return "stayed the same"
     word = "fell" if after < before else "rose"
