@@ -2,12 +2,16 @@
 
 from typing import TYPE_CHECKING, Any
 
+from evenhand.registering import register_when_loaded
+
 if TYPE_CHECKING:
     from evenhand.api import check, compare, debias, export, locate, measure, report, score
     from evenhand.lm import LM
     from evenhand.run import Run
 
 __all__ = ["LM", "Run", "check", "compare", "debias", "export", "locate", "measure", "report", "score"]
+
+register_when_loaded()
 
 
 def __getattr__(name: str) -> Any:

@@ -254,12 +254,53 @@ def repeat(
 
 
 @app.command()
-def export(run: Path, target: Path, overwrite: Overwrite = False, device: Device = None) -> None:
-    """Write a run's model as an ordinary transformers folder, proven equal."""
-    from evenhand.exporting import export
+def export(
+    run: Path,
+    target: Path,
+    overwrite: Overwrite = False,
+    device: Device = None,
+    keep_layers: Annotated[
+        bool, typer.Option(help="Write a model with added layers as it is, with the code that it needs.")
+    ] = False,
+) -> None:
+    """Write a run's model as an ordinary transformers folder, proven equal; one with added layers is taught to a model
+    of the base's own architecture."""
+    from evenhand.exporting import adds_layers, export, refuse_target
 
+    refuse_target(run, target, overwrite)
+    if adds_layers(run) and not keep_layers:
+        from evenhand.distilling import distil
+
+        agreement = distil(run, target, overwrite=overwrite, device=device)["agreement"]
+        typer.echo(
+            f"{target}: the base's architecture, taught; the same first token in {100 * agreement['same_first']:.1f} %"
+        )
+        return
     difference = export(run, target, overwrite=overwrite, device=device)
     typer.echo(f"{target}: logits equal the run's (largest difference {difference:.1g})")
+
+
+@app.command()
+def attention(
+    model: Model,
+    prompt: Annotated[str, typer.Argument(help="The beginning of a text, such as 'The doctor said that'.")],
+    words: Annotated[str, typer.Option(help="Attributes or words, separated by commas.")] = "gender",
+    out: Annotated[Path | None, typer.Option(help="Write the heat map as a page into this .html file.")] = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Show where a model looks in a prompt: how much, after each token, goes to each sensitive word."""
+    from evenhand.attending import attended
+    from evenhand.tables import attention_table
+
+    if out is not None and out.exists():
+        raise Refusal(f"{out} exists already; choose another file.")
+    table = attended(model, prompt, [word.strip() for word in words.split(",") if word.strip()], device)
+    if out is not None:
+        from evenhand.page import attention_page
+
+        out.write_text(attention_page(table), encoding="utf-8")
+    emit(table, as_json, lambda: attention_table(table))
 
 
 @app.command()

@@ -10,10 +10,12 @@ import torch
 from safetensors.torch import save_file
 
 from evenhand.config import Refusal
+from evenhand.crawd_layer import CrawdHead
 from evenhand.lm import LM
+from evenhand.modeling_crawd import CrawdForCausalLM
 from evenhand.run import Run, is_finished, is_main
 
-__all__ = ["export", "save_method"]
+__all__ = ["adds_layers", "export", "model_card", "refuse_target", "save_method"]
 
 PROBES = (
     "The nurse smiled because",
@@ -26,25 +28,23 @@ TOLERANCE = 1e-4
 def save_method(run: Run, lm: LM, base: str, name: str, settings: dict[str, Any], state: dict[str, Any]) -> None:
     """Write what trained, then the file that says so: a run with method.json is whole."""
     if lm.trained and is_main():
-        parameters = dict(lm.model.named_parameters())
+        own = dict(lm.model.named_parameters()) | dict(lm.model.named_buffers())
         beside = run.path("delta.safetensors.tmp")
-        save_file({key: parameters[key].detach().cpu().contiguous() for key in lm.trained}, beside)
+        save_file({key: own[key].detach().cpu().contiguous() for key in lm.trained}, beside)
         os.replace(beside, run.path("delta.safetensors"))
     run.save("method.json", {"name": name, "base": base, "options": settings, "state": state, "trained": lm.trained})
 
 
 def export(folder: Path, target: Path, *, overwrite: bool = False, device: str | None = None) -> float:
     """Write a run's model as a transformers folder and give the largest difference of its logits to the run's."""
-    if not is_finished(folder) or not (folder / "method.json").exists():
-        raise Refusal(f"{folder} is not a finished debias run; only those can be exported.")
-    if target.exists() and not overwrite:
-        raise Refusal(f"{target} exists already; choose another folder, or add --overwrite to replace it.")
+    refuse_target(folder, target, overwrite)
     lm = LM.load(str(folder), device=device)
     if lm.prefix:
         raise Refusal(f"{folder} changes no weights, only what stands before a text; there is no model to export.")
     part = target.with_name(target.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
-    lm.model.save_pretrained(part)
+    # A model with CrAWD's layer takes the file that describes it along.
+    (CrawdForCausalLM.around(lm.model) if isinstance(lm.head, CrawdHead) else lm.model).save_pretrained(part)
     lm.tokenizer.save_pretrained(part)
     (part / "README.md").write_text(model_card(folder), encoding="utf-8")
     difference = largest_difference(lm, LM.load(str(part), device=device))
@@ -56,6 +56,20 @@ def export(folder: Path, target: Path, *, overwrite: bool = False, device: str |
         shutil.rmtree(target)
     part.rename(target)
     return difference
+
+
+def refuse_target(folder: Path, target: Path, overwrite: bool) -> None:
+    """Only a finished debias run can be exported, and nothing is overwritten unasked."""
+    if not is_finished(folder) or not (folder / "method.json").exists():
+        raise Refusal(f"{folder} is not a finished debias run; only those can be exported.")
+    if target.exists() and not overwrite:
+        raise Refusal(f"{target} exists already; choose another folder, or add --overwrite to replace it.")
+
+
+def adds_layers(folder: Path) -> bool:
+    """Whether a run's model has layers that its base does not have."""
+    saved = json.loads((folder / "method.json").read_text(encoding="utf-8"))
+    return saved["options"].get("decays") == "attention"
 
 
 @torch.inference_mode()

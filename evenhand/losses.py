@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
-__all__ = ["balance", "divergence", "evened", "hinted", "towards"]
+__all__ = ["balance", "divergence", "evened", "hinted", "towards", "uneven"]
 
 NEAR = 0.3
 
@@ -51,3 +51,12 @@ def divergence(target: Tensor, logits: Tensor) -> Tensor:
     """Mean Kullback-Leibler divergence from the target distribution to the model's."""
     logp = logits.log_softmax(-1)
     return (torch.special.xlogy(target, target) - target * logp).sum(-1).mean()
+
+
+def uneven(groups: Tensor, here: Tensor) -> Tensor:
+    """How far apart groups [n, w] are in their log-probabilities at the positions marked [n], likelier ones counting
+    more: where no group is about to be named, the difference means nothing."""
+    apart = groups - groups.mean(-1, keepdim=True)
+    weight = groups.detach().exp().sum(-1) * here  # [n]
+    distance = smooth_l1_loss(apart, torch.zeros_like(apart), beta=NEAR, reduction="none").sum(-1)
+    return (weight * distance).sum() / weight.sum().clamp_min(1e-12)

@@ -11,7 +11,7 @@ from rich.box import Box
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["ranking_table", "scores_table", "verdict_table"]
+__all__ = ["attention_table", "ranking_table", "scores_table", "verdict_table"]
 
 MARKS = {"improved": "+", "regressed": "-", "inconclusive": "~"}
 COLOURS = {"improved": "green", "regressed": "red", "inconclusive": "dim"}
@@ -114,4 +114,16 @@ def ranking_table(ranking: pd.DataFrame) -> str:
     table = table_of(*columns, right=tuple(columns))
     for _, line in shown.iterrows():
         table.add_row(*(f"{int(line[c])}" if c == "block" else digits(line[c]) for c in columns))
+    return printed(table)
+
+
+def attention_table(looks: pd.DataFrame) -> str:
+    """A line a token, a column for each word and state that was measured."""
+    states = [state for state in ("before", "after") if looks[state].notna().any()]
+    words = list(dict.fromkeys(looks["word"]))
+    heads = [f"{word} {state}".strip() if len(states) > 1 else word for word in words for state in states]
+    table = table_of("token", *heads, right=tuple(heads))
+    for _, part in looks.groupby("place"):
+        cells = part.set_index("word")
+        table.add_row(part["token"].iloc[0], *(f"{cells.at[word, state]:.3f}" for word in words for state in states))
     return printed(table)

@@ -88,10 +88,11 @@ class Association(Metric):
         return float(np.mean([abs(float(effect_size(*sides))) for sides in tests(table).values()]))
 
     def beside(self, table: pd.DataFrame) -> dict[str, float]:
-        """For a single test its effect size with its sign and its one-sided p; for several there is no such number."""
+        """For a single test its effect size with its sign and its one-sided p; for tests of several axes each axis'."""
         found = list(tests(table).values())
         if len(found) != 1:
-            return {}
+            axes = {str(name): part for name, part in table.groupby("axis")} if "axis" in table else {}
+            return {name: self.of(part) for name, part in axes.items()} if len(axes) > 1 else {}
         return {"d": float(effect_size(*found[0])), "p": permutation_p(*found[0])}
 
     def draws(self, table: pd.DataFrame, seed: int = 0) -> np.ndarray:
