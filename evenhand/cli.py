@@ -33,7 +33,7 @@ Set = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option(help="At most so many rows of each dataset.", min=1)]
 Seed = Annotated[int, typer.Option(help="The seed of everything drawn.")]
-Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
+Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16, or nf4 (four bits; needs evenhand[quant]).")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; without it the best there is.")]
 Quiet = Annotated[bool, typer.Option(help="No progress, only results.")]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]

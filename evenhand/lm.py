@@ -1,5 +1,6 @@
 """LM: a model, its tokenizer and where its parts are; found by name, saved as an ordinary transformers folder."""
 
+import importlib.util
 import json
 import re
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    BitsAndBytesConfig,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -224,8 +226,7 @@ def load_pretrained(
     source: str, name: str, dtype: str, trust_remote_code: bool
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Kind]:
     """From a folder or the hub: safetensors only, no code from the repository unless told to."""
-    if not hasattr(torch, dtype) or not isinstance(getattr(torch, dtype), torch.dtype):
-        raise Refusal(f"There is no dtype {dtype!r}; choose float32, bfloat16 or float16.")
+    how = stored_as(dtype)
     if not Path(source).is_dir():
         ask_hub()
     try:
@@ -234,7 +235,7 @@ def load_pretrained(
         model = AUTO[kind].from_pretrained(
             source,
             config=config,
-            dtype=getattr(torch, dtype),
+            **how,
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
         )
@@ -243,6 +244,24 @@ def load_pretrained(
         raise Refusal(load_failure(name, " ".join(str(error).split()))) from error
     # A saved CrAWD model is its base model with another head, and that is what answers.
     return model.base if config.model_type == "crawd" else model, tokenizer, kind
+
+
+def stored_as(dtype: str) -> dict[str, Any]:
+    """How the weights are kept: as numbers of a type, or in four bits (QLoRA's nf4, quantised twice)."""
+    if dtype == "nf4":
+        if importlib.util.find_spec("bitsandbytes") is None:
+            raise Refusal("nf4 needs the package bitsandbytes: pip install 'evenhand[quant]'.")
+        compute = torch.bfloat16 if torch.cuda.is_available() else torch.float32
+        four_bits = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=compute,
+        )
+        return {"quantization_config": four_bits, "dtype": compute}
+    if not hasattr(torch, dtype) or not isinstance(getattr(torch, dtype), torch.dtype):
+        raise Refusal(f"There is no dtype {dtype!r}; choose float32, bfloat16, float16 or nf4.")
+    return {"dtype": getattr(torch, dtype)}
 
 
 def load_failure(name: str, reason: str) -> str:

@@ -39,10 +39,17 @@ def add_adapters(model: PreTrainedModel, adapter: Adapter) -> list[str]:
 
 
 def merge_adapters(model: nn.Module) -> None:
-    """Add the adapters to the weights they stand beside: the model answers the same, as fast as without them."""
+    """Add the adapters to the weights they stand beside: the model answers the same, as fast as without them.
+
+    Beside weights of four bits they stay, because rounding the sum would change the answers."""
     for module in model.modules():
-        if isinstance(module, LoraLayer) and not module.merged:
+        if isinstance(module, LoraLayer) and not module.merged and can_merge(module):
             module.merge()
+
+
+def can_merge(layer: LoraLayer) -> bool:
+    """Whether the weights beside an adapter are ordinary numbers."""
+    return layer.get_base_layer().weight.is_floating_point()
 
 
 @torch.no_grad()
@@ -50,6 +57,6 @@ def fold_adapters(model: nn.Module) -> None:
     """Merge the adapters and take them out: what is left is a model of the ordinary architecture."""
     merge_adapters(model)
     for name, module in list(model.named_modules()):
-        if isinstance(module, LoraLayer):
+        if isinstance(module, LoraLayer) and can_merge(module):
             parent, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(parent), leaf, module.base_layer)

@@ -80,7 +80,7 @@ def fair(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("measure {tiny} --set perplexity.window=wide", "option 'window': Input should be a valid integer"),
         ("measure {tiny} --set perplexty.window=3", "there is no part 'perplexty' here"),
         ("measure {tiny} --set window=3", "write it as part.option=value"),
-        ("measure {tiny} --dtype float31", "There is no dtype 'float31'; choose float32, bfloat16 or float16"),
+        ("measure {tiny} --dtype float31", "There is no dtype 'float31'; choose float32, bfloat16, float16 or nf4"),
         ("measure {tiny} --device nonsense", "nonsense"),
         ("measure .", "is a folder without config.json"),
         ("debias {tiny} --method lfft", "There is no method 'lfft' (did you mean 'lftf'?)"),
