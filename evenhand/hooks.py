@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from evenhand.lm import LM
 
-__all__ = ["block_inputs", "head_inputs", "narrowed", "starting_at", "through_head"]
+__all__ = ["attention_shown", "block_inputs", "head_inputs", "narrowed", "starting_at", "through_head"]
 
 
 GIVE_TUPLES = ("bloom", "falcon")
@@ -31,6 +31,18 @@ def hooked(handles: list[Any]) -> Iterator[None]:
 def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """The hidden states a block is called with."""
     return args[0] if args else kwargs["hidden_states"]
+
+
+@contextlib.contextmanager
+def attention_shown(lm: LM) -> Iterator[None]:
+    """Only plain ("eager") attention shows its maps; the model gets its own back."""
+    before = lm.model.config._attn_implementation
+    # Blocks and masks ask the config at every pass; `set_attn_implementation` would leave Falcon as it is.
+    lm.model.config._attn_implementation = "eager"
+    try:
+        yield
+    finally:
+        lm.model.config._attn_implementation = before
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from evenhand import scoring
 from evenhand.config import Refusal
 from evenhand.data._rows import Text
 from evenhand.data.plain_text import PlainText
+from evenhand.hooks import attention_shown
 from evenhand.lm import LM
 from evenhand.metrics.ausc import Ausc, area, reading, similarity
 
@@ -157,3 +158,14 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
         Ausc().score(tiny_lm("t5"), ROWS, quiet_run(tmp_path))
     with pytest.raises(Refusal, match="no sensitive words"):
         Ausc(words=()).score(tiny_lm("llama"), ROWS, quiet_run(tmp_path))
+
+
+def test_a_causal_model_shown_its_attention_sees_no_later_token() -> None:
+    """Falcon keeps its fast attention when it is asked politely, and that looks ahead once maps are wanted."""
+    lm = tiny_lm("falcon")
+    ids = torch.tensor([[5, 6, 7, 8]])
+    other = torch.tensor([[5, 6, 7, 9]])
+    with attention_shown(lm), torch.no_grad():
+        one, two = (lm.model.base_model(input_ids=x, output_attentions=True).last_hidden_state for x in (ids, other))
+    assert torch.allclose(one[:, :3], two[:, :3], atol=1e-6)
+    assert lm.model.config._attn_implementation != "eager"

@@ -268,7 +268,7 @@ def test_bad_input_is_refused_or_said(tmp_path: Path, capsys: pytest.CaptureFixt
             CrAWD(**wrong)
     with pytest.raises(Refusal, match=r"more than 1; shorten it, or add --set method.reference_length="):
         CrAWD(decays="attention", reference_length=1).fit(lm, ROWS, quiet_run(tmp_path / "long"))
-    with pytest.raises(Refusal, match="needs a model that writes"):
+    with pytest.raises(Refusal, match="CrAWD needs a causal or seq2seq language model; tiny bert is a masked one"):
         CrAWD().fit(tiny_lm("bert"), ROWS, quiet_run(tmp_path / "bert"))
     with pytest.raises(Refusal, match="no next token to learn"):
         CrAWD().fit(lm, [Text(id="0", text="")], quiet_run(tmp_path / "short"))

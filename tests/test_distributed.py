@@ -9,14 +9,17 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 from safetensors.torch import load_file
 
 from evenhand import steps
+from evenhand.lm import LM
 from evenhand.recipe import job_of
 
 # Without `keep_text`, a loss is a mean over prompts, and the mean over two halves of a batch is that over the batch.
 METHOD = {"block": 1, "epochs": 1, "batch": 8, "rate": 0.003, "keep_text": 0.0}
+TEXTS = {"epochs": 1, "batch": 8, "rate": 0.003, "dropout": 0.0}
 RECIPE = {
     "model": "",
     "metrics": ["afgb", "ub", "perplexity", "gas", "weat:word_sets", "label_f1"],
@@ -24,7 +27,11 @@ RECIPE = {
     "settings": {"gas": {"new_tokens": 5}},
     "train_limit": 96,
     "seeds": [0],
-    "rows": {"lftf": {"method": "lftf", "settings": {"method": METHOD}}},
+    "rows": {
+        "lftf": {"method": "lftf", "settings": {"method": METHOD}},
+        "crawd": {"method": "crawd", "settings": {"method": TEXTS}},
+        "printed": {"method": "crawd", "settings": {"method": {**TEXTS, "decays": "attention", "share": 0.4}}},
+    },
 }
 
 
@@ -96,7 +103,9 @@ def test_two_processes_train_as_one_with_twice_the_batch(two: Launched, tiny: st
 def test_everything_is_written_and_said_once(two: Launched) -> None:
     assert sorted(str(path.relative_to(two.folder)) for path in two.folder.rglob("results.json")) == [
         "base/results.json",
+        "crawd-0/results.json",
         "lftf-0/results.json",
+        "printed-0/results.json",
     ]
     assert not [path for path in two.folder.parent.rglob("*") if path.suffix in (".part", ".tmp", ".old")]
     assert not list(two.folder.rglob(".lock"))
@@ -105,3 +114,23 @@ def test_everything_is_written_and_said_once(two: Launched) -> None:
     table = (two.folder / "table.md").read_text(encoding="utf-8")
     assert table.count("| lftf |") == 1
     assert two.output.count("| lftf |") == 1
+
+
+@pytest.mark.parametrize("row", ["crawd", "printed"])
+def test_two_processes_fine_tune_on_texts(row: str, two: Launched, tiny: str, tmp_path: Path) -> None:
+    """Nearly the weights of one process with twice the batch: a batch's loss is a mean over tokens, and the halves of a
+    batch need not have equally many."""
+    content = {name: RECIPE[name] for name in ("metrics", "limit", "train_limit")} | RECIPE["rows"][row]
+    content["settings"] = {"method": content["settings"]["method"] | {"batch": 16}} | RECIPE["settings"]
+    steps.debias(job_of({"command": "debias", "model": tiny, **content}), tmp_path / "one", quiet=True)
+    alone, together = (
+        load_file(folder / "delta.safetensors") for folder in (tmp_path / "one", two.folder / f"{row}-0")
+    )
+    assert alone.keys() == together.keys()
+    moved = [name for name in alone if ".lora_B." in name]
+    apart = sum(float((alone[name] - together[name]).norm() ** 2) for name in moved)
+    length = sum(float(alone[name].norm() ** 2) for name in moved)
+    assert length > 0
+    assert apart < 0.1 * length
+    loaded = LM.load(str(two.folder / f"{row}-0"), device="cpu")
+    assert torch.isfinite(loaded.model(input_ids=torch.tensor(loaded.encode(["The nurse said"]))).logits).all()

@@ -82,6 +82,8 @@ class TextMethod(Method):
 
     reads: ClassVar = Text
     data: ClassVar = "biographies"
+    kinds: ClassVar[tuple[str, ...]] = ("causal",)
+    """The kinds of model it can train."""
 
     rank: PositiveInt = 16
     """The adapters' rank (r)."""
@@ -104,8 +106,10 @@ class TextMethod(Method):
 
     def fit(self, lm: LM, rows: list[Text], run: Run) -> dict[str, Any]:
         """Put the adapters in, train them on the texts, fold them in."""
-        if lm.kind == "masked":
-            raise Refusal(f"Fine-tuning on texts needs a model that writes; {lm.name} only fills gaps.")
+        if lm.kind not in self.kinds:
+            raise Refusal(
+                f"{type(self).__name__} needs a {' or '.join(self.kinds)} language model; {lm.name} is a {lm.kind} one."
+            )
         texts = self.texts(rows, run)
         encoded = [ids[: self.length] for ids in lm.encode(texts)]
         encoded = [ids for ids in encoded if len(ids) > 1]

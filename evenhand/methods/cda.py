@@ -18,6 +18,7 @@ class CDA(TextMethod):
 
     paper: ClassVar = "Gender Bias in Neural Natural Language Processing"
     citation: ClassVar = "Lu et al., 2020 (arXiv:1807.11714); Zmigrod et al., ACL 2019"
+    kinds: ClassVar = ("causal", "seq2seq")
 
     both: bool = False
     """Learn every gendered text and its exchanged twin, in up to twice the steps; else one of the two."""

@@ -46,6 +46,7 @@ class CrAWD(TextMethod):
 
     paper: ClassVar = "Fine-tuning LLMs with Cross-Attention-based Weight Decay for Bias Mitigation"
     citation: ClassVar = "Anonymous ACL submission, 2025"
+    kinds: ClassVar = ("causal", "seq2seq")
     presets: ClassVar = {"paper": {"decays": "attention", "share": 0.4, "rate": 1e-5, "epochs": 5, "batch": 16}}
 
     words: tuple[str, ...] = ("gender",)

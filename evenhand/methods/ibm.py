@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from evenhand.config import Refusal, options
 from evenhand.data._rows import Text
-from evenhand.hooks import head_inputs, through_head
+from evenhand.hooks import attention_shown, head_inputs, through_head
 from evenhand.lm import LM
 from evenhand.methods._texts import Batch, TextMethod
 from evenhand.methods._words import forms
@@ -84,18 +84,6 @@ def attended_likeness(looks: Tensor, states: Tensor, words: Tensor) -> Tensor:
     share = looks / looks.sum(1, keepdim=True).clamp_min(1e-12)
     likeness = (normalize(states.float(), dim=-1) @ normalize(words, dim=-1).T).amax(-1).clamp(0, 1)  # [n, s]
     return (share * likeness).sum(1).mean()
-
-
-@contextlib.contextmanager
-def attention_shown(lm: LM) -> Iterator[None]:
-    """Only plain ("eager") attention shows its maps; the model gets its own back."""
-    before = lm.model.config._attn_implementation
-    # Blocks and masks ask the config at every pass; `set_attn_implementation` would leave Falcon as it is.
-    lm.model.config._attn_implementation = "eager"
-    try:
-        yield
-    finally:
-        lm.model.config._attn_implementation = before
 
 
 @contextlib.contextmanager

@@ -14,3 +14,4 @@ class Vanilla(TextMethod):
 
     paper: ClassVar = "CrAWD, section 5.3 (baseline Vanilla)"
     citation: ClassVar = "Anonymous ACL submission, 2025"
+    kinds: ClassVar = ("causal", "seq2seq")

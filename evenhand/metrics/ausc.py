@@ -4,10 +4,9 @@ Only the paper's abstract is public: what is measured here is written down in `A
 
 n rows, s positions, t tokens that count, h heads, d hidden size, w sensitive words."""
 
-import contextlib
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 
 from evenhand.config import Refusal, options
 from evenhand.data._rows import Text
+from evenhand.hooks import attention_shown
 from evenhand.lm import LM
 from evenhand.metrics._base import Metric, base_columns
 from evenhand.run import Run
@@ -134,17 +134,6 @@ def reading(lm: LM, text: str, words: Sequence[str]) -> Reading:
     return Reading(kept, tuple(place for place in counted if place < len(kept)))
 
 
-@contextlib.contextmanager
-def attention_maps(lm: LM) -> Iterator[None]:
-    """Only plain ("eager") attention shows its maps; the model gets its own back."""
-    before = lm.model.config._attn_implementation
-    lm.model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        lm.model.set_attn_implementation(before)
-
-
 def looked_at(lm: LM, readings: Sequence[Reading], run: Run) -> dict[Reading, Seen]:
     """Importance and last state of each reading's tokens, every distinct one run once; texts of one length together,
     so that none is padded and the batch changes nothing."""
@@ -166,7 +155,7 @@ def looked_at(lm: LM, readings: Sequence[Reading], run: Run) -> dict[Reading, Se
         return [(number, Seen(importance[n, places[n]], states[n, places[n]])) for n, number in enumerate(part)]
 
     parts = same_size([len(each.ids) for each in distinct], min(budget(lm), max(1, most)))
-    with attention_maps(lm):
+    with attention_shown(lm):
         found = spread(parts, look, run, "ausc", [len(part) for part in parts])
     check_numbers([each.states for each in found.values()], "ausc")
     return {each: found[number] for number, each in enumerate(distinct)}
