@@ -115,7 +115,10 @@ def where_chance_ends(score: Tensor, chance: Tensor) -> float:
 def looks_at(lm: LM, prompt: str, found: Sequence[Association]) -> pd.DataFrame:
     """For every token of a prompt, how much of what the model would say next goes to each reference word and to what
     is associated with it: the cross-attention between a sequence and the sensitive words."""
-    ids = lm.encode([prompt])[0]
+    # Without the prefix that a run may put before every text: before and after are of the same tokens.
+    ids = lm.opened(lm.tokenizer(prompt).input_ids)
+    if not ids:
+        raise Refusal("There is no prompt to look at; write one, such as 'The doctor said that'.")
     shares = lm.model(input_ids=torch.tensor([ids], device=lm.device)).logits[0].float().softmax(-1)  # [s, v]
     lines = []
     for each in found:

@@ -293,8 +293,8 @@ def attention(
     from evenhand.attending import attended
     from evenhand.tables import attention_table
 
-    if out is not None and out.exists():
-        raise Refusal(f"{out} exists already; choose another file.")
+    if out is not None and (out.exists() or not out.parent.is_dir()):
+        raise Refusal(f"{out} {'exists already' if out.exists() else 'has no folder'}; choose another file.")
     table = attended(model, prompt, [word.strip() for word in words.split(",") if word.strip()], device)
     if out is not None:
         from evenhand.page import attention_page

@@ -74,18 +74,30 @@ def type_name(annotation: Any) -> str:
 
 def build(cls: type[C], settings: Mapping[str, object], what: str) -> C:
     """Construct options from settings; a wrong key or value is refused with the choices."""
-    known = [option.name for option in describe(cls)]
+    options_of = describe(cls)
+    known = [option.name for option in options_of]
     for key in settings:
         if key not in known:
             raise Refusal(
                 f"{what} has no option {key!r}{closest(key, known)}. Its options: {', '.join(known) or 'none'}."
             )
+    listed = {option.name for option in options_of if option.kind.startswith("tuple[")}
+    given = {key: as_list(value) if key in listed else value for key, value in settings.items()}
     try:
-        return cls(**settings)
+        return cls(**given)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
+        if isinstance(own := first.get("ctx", {}).get("error"), Refusal):
+            raise own from None
         place = ".".join(str(part) for part in first["loc"])
         raise Refusal(f"{what}, option {place!r}: {first['msg']} (given: {first['input']!r}).") from None
+
+
+def as_list(value: object) -> object:
+    """`he,she`, or one value alone, as the list that the option takes."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value if value is None or isinstance(value, list | tuple) else [value]
 
 
 def values(chosen: object) -> dict[str, Any]:

@@ -163,28 +163,30 @@ class CrossAttentionDecay(nn.Module):
     ) -> Tensor:
         """H_cross of states [n, s, d]. `exact` takes the printed matrix cutoff outside of training too. [n, s, d]"""
         dtype = self.norm.weight.dtype
+        own = reference is None
         reference = self.reference if reference is None else reference
         states, reference = states.to(dtype), reference.to(dtype)
-        queries, keys, values = self.projected(states, reference)
+        queries, keys, values = self.projected(states, reference, own)
         beta = self.decayed(self.compared(queries, keys, b_mask), x_mask, b_mask, exact)
         beta = nn.functional.dropout(beta, self.config.dropout, self.training).to(dtype)
         mixed = torch.einsum("nhsm,mhe->nshe", beta, values).flatten(2)
         between = self.norm(states + self.attention.out_proj(mixed))
         return self.last_norm(between + self.feed_forward(between))
 
-    def projected(self, states: Tensor, reference: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [n, s, h, e], keys [m, h, e] and values [m, h, e]."""
+    def projected(self, states: Tensor, reference: Tensor, own: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [n, s, h, e], keys and values [m, h, e]; `own` where the reference is the remembered one."""
         weight, bias = self.attention.in_proj_weight, self.attention.in_proj_bias
         width = states.shape[-1]
         queries = nn.functional.linear(states, weight[:width], bias[:width]).unflatten(-1, (self.heads, -1))
         # While a text is written token by token, nothing about the remembered reference changes.
-        mark = (id(weight), weight._version, id(reference), reference._version)
-        if torch.is_grad_enabled() or self.kept is None or self.kept[0] != mark:
-            both = nn.functional.linear(reference, weight[width:], bias[width:]).chunk(2, -1)
-            keys, values = (x.unflatten(-1, (self.heads, -1)) for x in both)
-            self.kept = None if torch.is_grad_enabled() else (mark, keys, values)
-            return queries, keys, values
-        return queries, *self.kept[1:]
+        keeping = own and not torch.is_grad_enabled() and not any(x.is_inference() for x in (weight, self.reference))
+        mark = [(id(x), x._version) for x in (weight, bias, self.reference)] if keeping else None
+        if keeping and self.kept is not None and self.kept[0] == mark:
+            return queries, *self.kept[1:]
+        both = nn.functional.linear(reference, weight[width:], bias[width:]).chunk(2, -1)
+        keys, values = (x.unflatten(-1, (self.heads, -1)) for x in both)
+        self.kept = (mark, keys, values) if keeping else None
+        return queries, keys, values
 
     def weights(self, states: Tensor, reference: Tensor, b_mask: Tensor | None = None) -> Tensor:
         """Attention of each position to the reference tokens (beta, eq. 1), padding left out, float32. [n, h, s, m]"""

@@ -32,10 +32,12 @@ def distil(folder: Path, target: Path, *, overwrite: bool = False, device: str |
     refuse_target(folder, target, overwrite)
     saved = json.loads((folder / "method.json").read_text(encoding="utf-8"))
     job: Job = build(Job, read_yaml(str(folder / "config.yaml")), "the run's config")
-    part = target.with_name(target.name + ".part")
+    part = target.with_name(target.name + ".exporting")
+    teacher, student = LM.load(str(folder), device=device), LM.load(saved["base"], device=device)
+    if teacher.kind != "causal":
+        raise Refusal(f"Only a causal model can be taught to its base; write {folder} as it is with --keep-layers.")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    teacher, student = LM.load(str(folder), device=device), LM.load(saved["base"], device=device)
     run = Run(part, seed=job.seed)
     texts = {split: texts_of(job, split) for split in ("train", "test")}
     learn(teacher, student, texts["train"], run)
@@ -43,7 +45,15 @@ def distil(folder: Path, target: Path, *, overwrite: bool = False, device: str |
     agreement = agreed(teacher, student, texts["test"][:HELD_OUT])
     student.model.save_pretrained(part)
     student.tokenizer.save_pretrained(part)
-    again = Job(command="measure", model=str(part), metrics=job.metrics, settings=without_method(job), limit=job.limit)
+    again = Job(
+        command="measure",
+        model=str(part),
+        metrics=job.metrics,
+        settings=without_method(job),
+        limit=job.limit,
+        device=device,
+    )
+    (part / "log.jsonl").unlink(missing_ok=True)
     measured = part.with_name(part.name + ".measured")
     shutil.rmtree(measured, ignore_errors=True)
     measure(again, measured)
@@ -81,23 +91,23 @@ def learn(teacher: LM, student: LM, texts: list[str], run: Run) -> None:
     def terms(chosen: list[int]) -> Terms:
         batch = padded([encoded[row] for row in chosen], student.device)
         with torch.no_grad():
-            wanted = next_tokens(teacher, batch).logits.softmax(-1)
-        return {"divergence": divergence(wanted, next_tokens(student, batch).logits)}
+            wanted = next_tokens(teacher, batch).softmax(-1)
+        return {"divergence": divergence(wanted, next_tokens(student, batch))}
 
     train(student, names, len(encoded), terms, SCHEDULE, run)
 
 
 @torch.no_grad()
 def agreed(teacher: LM, student: LM, texts: list[str]) -> dict[str, float]:
-    """On held-out texts: the mean divergence, how often both put the same token first, and the mean difference of the
-    logits after taking each position's mean away."""
+    """On texts (held-out ones where the dataset has some): the mean divergence, how often both put the same token
+    first, and the mean difference of the logits after taking each position's mean away."""
     totals = {"divergence": 0.0, "same_first": 0.0, "logit_difference": 0.0}
     count = 0
     for ids in (ids[:64] for ids in student.encode(texts)):
         if len(ids) < 2:
             continue
         batch = padded([ids], student.device)
-        one, other = (next_tokens(lm, batch).logits for lm in (teacher, student))  # [m, v]
+        one, other = (next_tokens(lm, batch) for lm in (teacher, student))  # [m, v]
         here = len(one)
         centred = [z - z.mean(-1, keepdim=True) for z in (one, other)]
         totals["divergence"] += here * float(divergence(one.softmax(-1), other))
@@ -115,7 +125,7 @@ def card(report: dict[str, Any]) -> str:
         "",
         "The debiased model has layers that its base does not have. This one has the base's own architecture and was "
         "taught to expect what the debiased model expects.",
-        f"On {agreement['positions']} held-out positions both put the same token first in "
+        f"On {agreement['positions']} positions of its texts both put the same token first in "
         f"{100 * agreement['same_first']:.1f} %; mean divergence {agreement['divergence']:.4f} nats, mean difference "
         f"of the logits {agreement['logit_difference']:.3f}.",
         "",

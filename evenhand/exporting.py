@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 from evenhand.config import Refusal
 from evenhand.crawd_layer import CrawdHead
 from evenhand.lm import LM
-from evenhand.modeling_crawd import CrawdForCausalLM
+from evenhand.methods._texts import batched, next_tokens
+from evenhand.modeling_crawd import CrawdForCausalLM, CrawdForSeq2SeqLM
 from evenhand.run import Run, is_finished, is_main
 
 __all__ = ["adds_layers", "export", "model_card", "refuse_target", "save_method"]
@@ -41,10 +42,12 @@ def export(folder: Path, target: Path, *, overwrite: bool = False, device: str |
     lm = LM.load(str(folder), device=device)
     if lm.prefix:
         raise Refusal(f"{folder} changes no weights, only what stands before a text; there is no model to export.")
-    part = target.with_name(target.name + ".part")
+    # Not `.part`: an unfinished run may have that name.
+    part = target.with_name(target.name + ".exporting")
     shutil.rmtree(part, ignore_errors=True)
     # A model with CrAWD's layer takes the file that describes it along.
-    (CrawdForCausalLM.around(lm.model) if isinstance(lm.head, CrawdHead) else lm.model).save_pretrained(part)
+    wrapper = CrawdForSeq2SeqLM if lm.kind == "seq2seq" else CrawdForCausalLM
+    (wrapper.around(lm.model) if isinstance(lm.head, CrawdHead) else lm.model).save_pretrained(part)
     lm.tokenizer.save_pretrained(part)
     (part / "README.md").write_text(model_card(folder), encoding="utf-8")
     difference = largest_difference(lm, LM.load(str(part), device=device))
@@ -77,11 +80,8 @@ def largest_difference(one: LM, other: LM) -> float:
     """The largest difference between two models' logits on a few texts."""
     worst = 0.0
     for ids in one.encode(PROBES):
-        tokens = torch.tensor([ids], device=one.device)
-        worst = max(
-            worst,
-            float((one.model(tokens).logits - other.model(tokens.to(other.device)).logits.to(one.device)).abs().max()),
-        )
+        answers = [next_tokens(lm, batched(lm, [ids])).to(one.device) for lm in (one, other)]
+        worst = max(worst, float((answers[0] - answers[1]).abs().max()))
     return worst
 
 

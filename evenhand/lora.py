@@ -35,7 +35,11 @@ def add_adapters(model: PreTrainedModel, adapter: Adapter) -> list[str]:
         fan_in_fan_out=any(isinstance(linear[name], Conv1D) for name in targets),
     )
     inject_adapter_in_model(config, model)
-    return [name for name, _ in model.named_parameters() if ".lora_" in name]
+    added = {name: parameter for name, parameter in model.named_parameters() if ".lora_" in name}
+    for parameter in added.values():
+        # Steps of Adam are smaller than what half precision can tell apart.
+        parameter.data = parameter.data.float()
+    return list(added)
 
 
 def merge_adapters(model: nn.Module) -> None:

@@ -99,6 +99,7 @@ def debias(job: Job, out: Path | None = None, *, overwrite: bool = False, quiet:
     )
     with opened(job, out, overwrite, quiet) as run:
         lm = loaded(job, run)
+        method.check(lm)
         seconds = {"before": -time.time()}
         before = taken(Path(job.before), lm, plan, run) if job.before else measured(lm, plan, "before", run)
         seconds["before"] += time.time()

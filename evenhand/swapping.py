@@ -1,6 +1,7 @@
 """Texts with their gendered English words exchanged: what is said of a woman is said of a man, and the other way.
 
-Names stay as they are, and so do words that only sometimes name a gender (host, lord, miss)."""
+Given names stay as they are, and so do words that only sometimes name a gender (host, lord, miss); a surname that is
+such a word (King) is exchanged too."""
 
 import re
 

@@ -193,12 +193,11 @@ class Curve(TrainerCallback):
 
 
 def delta(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters that train, on the CPU."""
-    return {
-        name: parameter.detach().cpu().contiguous()
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    }
+    """The parameters that train, and the buffers that a layer keeps beside its weights, on the CPU."""
+    kept = set(model.state_dict())
+    own = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    own |= {name: buffer for name, buffer in model.named_buffers() if name in kept}
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in own.items()}
 
 
 def train(

@@ -39,7 +39,8 @@ def test_every_command_of_the_guide_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "PAPERS.md", "docs/results.md"]
+    "document",
+    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "PAPERS.md", "docs/results.md", "docs/classifiers.md"],
 )
 def test_files_that_documents_name_exist(document: str) -> None:
     """A path in backquotes or a link is there."""

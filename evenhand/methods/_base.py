@@ -23,6 +23,9 @@ class Method:
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     """Named settings, such as the paper's."""
 
+    def check(self, lm: LM) -> None:
+        """Refuse a model that this cannot be done to; asked before anything is measured."""
+
     def attach(self, lm: LM, state: dict[str, Any]) -> None:
         """Give the model its shape: before training, and again whenever the result is loaded."""
 

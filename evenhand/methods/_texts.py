@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from evenhand.config import Refusal, options
+from evenhand.crawd_layer import CrawdHead
 from evenhand.data._rows import Text
 from evenhand.hooks import head_inputs, through_head
 from evenhand.lm import LM
@@ -39,22 +40,14 @@ class Batch(NamedTuple):
         return states[:, :-1][self.mask[:, 1:]]
 
 
-class Predicted(NamedTuple):
-    """What a model makes of a batch: the states its head read, and the logits of every next token."""
-
-    states: Tensor
-    logits: Tensor
-
-
-def next_tokens(lm: LM, batch: Batch) -> Predicted:
-    """One pass; the head works on the positions that count. [n, s, d] and [m, v]"""
+def next_tokens(lm: LM, batch: Batch) -> Tensor:
+    """The logits of every next token; the head works on the positions that count. [m, v]"""
     if batch.source is not None:
         source = {"input_ids": batch.source.ids, "attention_mask": batch.source.mask}
-        output = lm.model(**source, decoder_input_ids=batch.ids, output_hidden_states=True)
-        return Predicted(output.decoder_hidden_states[-1], batch.read(output.logits).float())
+        return batch.read(lm.model(**source, decoder_input_ids=batch.ids).logits).float()
     with head_inputs(lm) as read:
         lm.model(input_ids=batch.ids, use_cache=False)
-    return Predicted(read[0], through_head(lm, batch.read(read[0])))
+    return through_head(lm, batch.read(read[0]))
 
 
 class Lesson(Protocol):
@@ -106,10 +99,7 @@ class TextMethod(Method):
 
     def fit(self, lm: LM, rows: list[Text], run: Run) -> dict[str, Any]:
         """Put the adapters in, train them on the texts, fold them in."""
-        if lm.kind not in self.kinds:
-            raise Refusal(
-                f"{type(self).__name__} needs a {' or '.join(self.kinds)} language model; {lm.name} is a {lm.kind} one."
-            )
+        self.check(lm)
         texts = self.texts(rows, run)
         encoded = [ids[: self.length] for ids in lm.encode(texts)]
         encoded = [ids for ids in encoded if len(ids) > 1]
@@ -130,6 +120,21 @@ class TextMethod(Method):
         merge_adapters(lm.model)
         self.finish(lm, lesson, run)
         return state
+
+    def check(self, lm: LM) -> None:
+        """Refuse a model that cannot be trained this way."""
+        if lm.kind not in self.kinds:
+            raise Refusal(
+                f"{type(self).__name__} needs a {' or '.join(self.kinds)} language model; {lm.name} is a {lm.kind} one."
+            )
+        if isinstance(lm.head, CrawdHead):
+            raise Refusal(
+                f"{lm.name} has CrAWD's layer already; make an ordinary model of it first (evenhand export RUN FOLDER) "
+                "and fine-tune that."
+            )
+        longest = getattr(lm.model.config.get_text_config(), "max_position_embeddings", None) or self.length
+        if not 1 < self.length <= longest:
+            raise Refusal(f"{lm.name} reads 2 to {longest} tokens; choose --set method.length between.")
 
     def trains(self, name: str) -> bool:
         """Whether a parameter is trained: the adapters are."""
@@ -152,7 +157,7 @@ class TextMethod(Method):
 
     def terms(self, lm: LM, batch: Batch) -> Terms:
         """The terms of the loss on a batch."""
-        return {"cross_entropy": cross_entropy(next_tokens(lm, batch).logits, batch.targets)}
+        return {"cross_entropy": cross_entropy(next_tokens(lm, batch), batch.targets)}
 
 
 def batched(lm: LM, rows: list[list[int]]) -> Batch:

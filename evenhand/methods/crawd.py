@@ -55,7 +55,8 @@ class CrAWD(TextMethod):
     """What decays: the lead of associated tokens over other next tokens; or, as printed, the attention of an added
     layer to the sensitive sequence."""
     decay: float = Field(0.2, ge=0, le=1)
-    """What is left (lambda)."""
+    """What is left (lambda): an associated token may have at most this times the probability of the likeliest other;
+    as printed, what the chosen attention weights are multiplied by."""
     share: float = Field(1.0, ge=0, le=1)
     """The share of positions, or of attention weights, that decays: the most strongly associated (the top K %)."""
     pull: float = Field(1.0, ge=0)
@@ -87,26 +88,46 @@ class CrAWD(TextMethod):
         """The printed layer, which begins by changing nothing."""
         names = ("heads", "share", "decay", "scope", "output", "dropout")
         chosen = {name: getattr(self, name) for name in names}
-        words = [word for each in state["words"].values() for word in each]
         length = reference_size(state["reference"])
-        insert(lm.model, CrawdConfig(base_config=lm.model.config, words=words, reference_length=length, **chosen))
+        if self.encoding == "joined":
+            words = [lm.tokenizer.decode([token]).strip() for token in state["reference"][0]]
+        else:
+            words = [word for each in state["words"].values() for word in each]
+        head = insert(
+            lm.model, CrawdConfig(base_config=lm.model.config, words=words, reference_length=length, **chosen)
+        )
+        # What trains needs more digits than a half-precision model has.
+        for name, module in head.named_children():
+            if name != "head":
+                module.float()
 
     def trains(self, name: str) -> bool:
         """The adapters and, as printed, what was added before the head."""
         return super().trains(name) or (self.decays == "attention" and ADDED.search(name) is not None)
 
-    def prepare(self, lm: LM, encoded: list[list[int]], run: Run) -> dict[str, Any]:
+    def __post_init__(self) -> None:
+        """Refuse a sensitive sequence that says nothing."""
+        attributes_of(self.words)
+
+    def check(self, lm: LM) -> None:
+        """The sensitive sequence must fit."""
+        super().check(lm)
+        size = reference_size(self.prepare(lm, [], None)["reference"])
+        if self.decays == "attention" and size > self.reference_length:
+            raise Refusal(
+                f"The sensitive sequence has {size} tokens, more than {self.reference_length}; "
+                f"shorten it, or add --set method.reference_length={size}."
+            )
+
+    def prepare(self, lm: LM, encoded: list[list[int]], run: Run | None) -> dict[str, Any]:
         """The sensitive words and, for the printed layer, the tokens it looks at."""
         words = attributes_of(self.words)
         flat = [word for each in words.values() for word in each]
         texts = [" ".join(flat)] if self.encoding == "joined" else flat
-        reference = lm.encode(texts)
-        if self.decays == "attention" and reference_size(reference) > self.reference_length:
-            raise Refusal(
-                f"The sensitive sequence has {reference_size(reference)} tokens, more than {self.reference_length}; "
-                f"shorten it, or add --set method.reference_length={reference_size(reference)}."
-            )
-        return {"words": words, "reference": reference}
+        rows = [lm.opened(ids) for ids in lm.encode(texts)]
+        # A first token draws all attention to itself whatever it is, so a start token takes that place.
+        started = lm.kind == "causal" and any(row[0] != lm.start for row in rows)
+        return {"words": words, "reference": [[lm.start, *row] for row in rows] if started else rows}
 
     def lesson(self, lm: LM, encoded: list[list[int]], state: dict[str, Any], run: Run) -> "Printed | Decaying":
         """What a batch teaches: with the printed layer plain text, otherwise text without its associations."""
@@ -115,12 +136,15 @@ class CrAWD(TextMethod):
         found = [associated(lm, name, words) for name, words in state["words"].items()]
         run.save("association.parquet", pd.DataFrame([line for each in found for line in each.listed(lm, LISTED)]))
         said = set().union(*encoded)
+        spoken = []
         for each in found:
             tokens = set(each.strength.nonzero()[:, 0].tolist())
             run.say(f"{len(tokens)} tokens are associated with {', '.join(each.words)} ({each.name})")
-            if not tokens & said:
-                run.say(f"No text has one of them, so nothing about {each.name} can be learnt or decayed.")
-        return Decaying(lm, self, found)
+            if tokens & said:
+                spoken.append(each)
+            else:
+                run.say(f"No text has one of them: as far as {each.name} goes, the texts are learnt plainly.")
+        return Decaying(lm, self, spoken)
 
     def finish(self, lm: LM, lesson: Any, run: Run) -> None:
         """Keep what the printed layer needs, and where the model looked before and looks now."""
@@ -154,15 +178,16 @@ class Decaying:
         self.watched = [watch(each) for each in found]
         # The adapters are in place and still change nothing.
         self.before = self.weights()
-        self.strength = torch.stack([each.strength for each in found]).amax(0)  # [v]
+        none = torch.zeros(len(lm.head.weight), device=lm.device)
+        self.strength = torch.stack([none, *(each.strength for each in found)]).amax(0)  # [v]
         self.all = self.strength.nonzero()[:, 0]
 
     def terms(self, batch: Batch) -> Terms:
         """The weighted terms; one forward pass serves all of them."""
         method = self.method
-        logits = next_tokens(self.lm, batch).logits
+        logits = next_tokens(self.lm, batch)
         free = [batch.read(unnamed(batch, each.naming)) for each in self.watched]  # each [m]
-        found = {"cross_entropy": self.learnt(logits, batch.targets, torch.stack(free).any(0))}
+        found = {"cross_entropy": self.learnt(logits, batch.targets, free)}
         if not len(self.all):
             return found
         if method.pull:
@@ -181,7 +206,7 @@ class Decaying:
     def weights(self) -> pd.DataFrame | None:
         """How much of a few prompts' next token goes to each reference word and what is associated with it; nothing
         for an encoder-decoder, whose next token depends on what else it reads."""
-        if self.lm.kind == "seq2seq":
+        if self.lm.kind == "seq2seq" or not self.found:
             return None
         return pd.concat([looks_at(self.lm, prompt, self.found) for prompt in PROMPTS], ignore_index=True)
 
@@ -192,11 +217,13 @@ class Decaying:
             return None
         return self.before.rename(columns={"weight": "before"}).assign(after=after["weight"])
 
-    def learnt(self, logits: Tensor, targets: Tensor, free: Tensor) -> Tensor:
-        """Cross-entropy; where the signal decays, an associated token's share of it does."""
-        if self.method.signal == 1:
+    def learnt(self, logits: Tensor, targets: Tensor, free: list[Tensor]) -> Tensor:
+        """Cross-entropy; where the signal decays, that of a token which is the first to name a group of its
+        attribute."""
+        if self.method.signal == 1 or not free:
             return cross_entropy(logits, targets)
-        weight = 1 - (1 - self.method.signal) * self.strength[targets] * free
+        first = [each.strength[targets] * here for each, here in zip(self.found, free, strict=True)]
+        weight = 1 - (1 - self.method.signal) * torch.stack(first).amax(0)
         return (weight * cross_entropy(logits, targets, reduction="none")).mean()
 
     def leads(self, logits: Tensor, free: list[Tensor]) -> Tensor:

@@ -10,6 +10,7 @@ from pydantic import PositiveInt
 from evenhand.config import options
 from evenhand.data._rows import Text
 from evenhand.lm import LM
+from evenhand.methods._words import single_tokens
 from evenhand.metrics._base import Metric, base_columns, divided
 from evenhand.run import Run
 from evenhand.scoring import token_logprobs
@@ -67,6 +68,4 @@ class SentencePerplexity(Metric):
 
 def gender_tokens(lm: LM) -> list[int]:
     """The tokens that are a whole gendered word, small or capital, inside a text or at its beginning."""
-    forms = [form for word in GENDER_WORDS for form in (word, word.capitalize())]
-    pieces = [lm.tokenizer(text, add_special_tokens=False).input_ids for text in [*forms, *(f" {x}" for x in forms)]]
-    return sorted({tokens[0] for tokens in pieces if len(tokens) == 1})
+    return sorted({token for tokens in single_tokens(lm, GENDER_WORDS).values() for token in tokens})
