@@ -53,7 +53,7 @@ def merge_adapters(model: nn.Module) -> None:
 
 def can_merge(layer: LoraLayer) -> bool:
     """Whether the weights beside an adapter are ordinary numbers."""
-    return layer.get_base_layer().weight.is_floating_point()
+    return torch.is_floating_point(layer.get_base_layer().weight)  # pyright: ignore[reportArgumentType]
 
 
 @torch.no_grad()

@@ -119,7 +119,7 @@ def ranking_table(ranking: pd.DataFrame) -> str:
 
 def attention_table(looks: pd.DataFrame) -> str:
     """A line a token, a column for each word and state that was measured."""
-    states = [state for state in ("before", "after") if looks[state].notna().any()]
+    states = [state for state in ("before", "after") if len(looks[state].dropna())]
     words = list(dict.fromkeys(looks["word"]))
     heads = [f"{word} {state}".strip() if len(states) > 1 else word for word in words for state in states]
     table = table_of("token", *heads, right=tuple(heads))
