@@ -15,11 +15,14 @@ from torch.nn.functional import normalize
 
 from evenhand.config import Refusal, closest
 from evenhand.lm import LM
+from evenhand.run import Run
 from evenhand.words import REFERENCES
 
-__all__ = ["Association", "associated", "attributes_of", "isotropic", "looks_at"]
+__all__ = ["Association", "associated", "attributes_of", "isotropic", "looks_at", "widened"]
 
 FALSE_SHARE = 0.05
+FALSE_SHARE_IN_CONTEXT = 0.1
+SENTENCES = (("The", " said that"), ("The", " was tired because"))
 SHRINKAGE = 0.01
 GRID = 400
 
@@ -98,17 +101,65 @@ def associated(lm: LM, name: str, words: Sequence[str]) -> Association:
     apart = (unit @ plane[sizes > 1e-4 * sizes[0]].T).norm(dim=1)  # [v]
     near, far = cosine.max(1), -cosine.min(1).values
     score, chance = ((x.clamp_min(0) * apart).sqrt() for x in (near.values, far))
-    threshold = where_chance_ends(score, chance)
+    threshold = where_chance_ends(score, chance, FALSE_SHARE)
     strength = ((score - threshold) / threshold).clamp(0, 1)
     return Association(name, tuple(words), strength, near.indices, threshold)
 
 
-def where_chance_ends(score: Tensor, chance: Tensor) -> float:
-    """The lowest score above which tokens are at most one in twenty there by chance."""
+def where_chance_ends(score: Tensor, chance: Tensor, share: float) -> float:
+    """The lowest score above which at most this share of the tokens is there by chance."""
     for point in torch.linspace(0, float(score.max()), GRID, device=score.device)[1:]:
-        if (chance > point).sum() <= FALSE_SHARE * (score > point).sum():
+        if (chance > point).sum() <= share * (score > point).sum():
             return float(point)
     return float(score.max())
+
+
+@torch.no_grad()
+def widened(lm: LM, found: Association, words: Sequence[int], run: Run) -> Association:
+    """The association with tokens that are associated in context: read in a sentence (`The mother said that`) they tilt
+    the next word towards one group, and in the embedding space they lie on that group's side.
+
+    A stereotype does the first (nurse) and an accident of spelling the second (heap); a word that means a group does
+    both. Where the two disagree is chance, and the threshold is where that explains one in ten of what agrees."""
+    new = [token for token in words if found.strength[token] == 0]
+    groups = [(found.strength > 0.5) & (found.side == place) for place in range(len(found.words))]
+    if not new or not all(group.any() for group in groups):
+        return found
+    space = normalize(isotropic(lm.head.weight), dim=1)
+    middles = torch.stack([space[group].mean(0) for group in groups])  # [w, d]
+    nearness = robust(space @ normalize(middles - middles.mean(0), dim=1).T)[new]  # [n, w]
+    weights = torch.stack([found.strength * group for group in groups], 1)  # [v, w]
+    tilts = [robust(tilt(lm, new, before, after, weights, run)) for before, after in SENTENCES]
+    tilted = robust(torch.stack(tilts).sum(0))  # [n, w]
+    score, side = torch.minimum(tilted, nearness).clamp_min(0).max(1)
+    chance = torch.minimum(-tilted, nearness).clamp_min(0).amax(1)
+    threshold = where_chance_ends(score, chance, FALSE_SHARE_IN_CONTEXT)
+    chosen = score > threshold
+    tokens = torch.tensor(new, device=lm.device)[chosen]
+    strength, sides = found.strength.clone(), found.side.clone()
+    strength[tokens] = (score[chosen] / (1.5 * threshold)).clamp(0, 1)
+    sides[tokens] = side[chosen]
+    return found._replace(strength=strength, side=sides)
+
+
+def tilt(lm: LM, tokens: Sequence[int], before: str, after: str, weights: Tensor, run: Run) -> Tensor:
+    """For each token in a sentence, the log-probability of each group as the next word, less their mean. [n, w]"""
+    first = lm.encode([before])[0]
+    last = lm.tokenizer(after, add_special_tokens=False).input_ids
+    parts = [tokens[start : start + 64] for start in range(0, len(tokens), 64)]
+    rows = []
+    for part in run.progress(parts, "reading words in sentences", sizes=[len(part) for part in parts]):
+        ids = torch.tensor([[*first, token, *last] for token in part], device=lm.device)
+        shares = lm.model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[:, -1].float().softmax(-1) @ weights
+        rows.append(shares.clamp_min(1e-12).log())
+    logs = torch.cat(rows)
+    return logs - logs.mean(1, keepdim=True)
+
+
+def robust(values: Tensor) -> Tensor:
+    """How many spreads each value is from its column's median, the spread being that of the middle half. [n, w]"""
+    apart = values - values.median(0).values
+    return apart / (1.4826 * apart.abs().median(0).values).clamp_min(1e-12)
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """CrAWD on tiny models: its losses against loops, what it changes, and that it comes back equal from disk."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from tiny import assert_clean, quiet_run, tiny_folder, tiny_lm
 from torch import Tensor
 
-from evenhand.association import Association, associated, attributes_of, isotropic, looks_at
+from evenhand.association import Association, associated, attributes_of, isotropic, looks_at, tilt, widened
 from evenhand.config import Refusal, build, values
 from evenhand.crawd_layer import CrawdHead
 from evenhand.data._rows import Text
@@ -19,7 +20,7 @@ from evenhand.exporting import export, save_method
 from evenhand.lm import LM
 from evenhand.losses import uneven
 from evenhand.methods._texts import batched, next_tokens, padded
-from evenhand.methods.crawd import CrAWD, Decaying, Printed, unnamed
+from evenhand.methods.crawd import CrAWD, Decaying, Printed, commonest_words, unnamed
 from evenhand.methods.vanilla import Vanilla
 from evenhand.run import Run
 from evenhand.train import delta
@@ -29,7 +30,7 @@ ROWS = [row for row in Biographies().take("train", 24) if isinstance(row, Text)]
 VARIANTS: dict[str, dict[str, Any]] = {
     "association": {},
     "signal": {"pull": 0.0, "signal": 0.2},
-    "everything": {"evenness": 1.0, "mass": 1.0, "share": 0.3, "words": ("gender", "age")},
+    "everything": {"context": 20, "evenness": 1.0, "mass": 1.0, "share": 0.3, "words": ("gender", "age")},
     "printed": {"decays": "attention", "share": 0.4},
     "printed row": {"decays": "attention", "share": 0.5, "scope": "row", "output": "wide"},
     "printed apart": {"decays": "attention", "encoding": "apart"},
@@ -99,6 +100,53 @@ def test_planted_words_are_found_and_what_is_only_near_is_not() -> None:
     listed = found.listed(lm, 2)
     assert len(listed) == 2
     assert {line["word"] for line in listed} <= {"he", "she"}
+
+
+def test_in_context_a_word_must_tilt_and_lie_on_the_same_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stereotype only tilts, an accident of spelling only lies near; what does both is taken, on the right side."""
+    lm = tiny_lm("llama", hidden_size=64)
+    torch.manual_seed(0)
+    weight = torch.randn(len(lm.head.weight), 64)
+    difference = torch.randn(64)
+    he, she, mother, uncle, nurse, heap = 10, 11, 12, 13, 14, 15
+    weight[he], weight[she] = 3 * difference, -3 * difference
+    weight[mother], weight[uncle], weight[heap] = -difference, difference, difference
+    with torch.no_grad():
+        lm.head.weight.copy_(weight)
+    found = planted(lm, {he: 1.0, she: 1.0}, {he: 0, she: 1})
+    words = list(range(12, 400))
+    tilts = 0.1 * torch.randn(len(words))
+    for token, value in ((mother, -3.0), (uncle, 3.0), (nurse, -3.0)):
+        tilts[words.index(token)] = value
+    monkeypatch.setattr("evenhand.association.tilt", lambda *_: torch.stack([tilts, -tilts], 1))
+    wide = widened(lm, found, words, quiet_run(tmp_path))
+    assert wide.strength[[mother, uncle]].min() > 0.5
+    assert wide.side[[uncle, mother]].tolist() == [0, 1]
+    assert wide.strength[[nurse, heap]].max() == 0
+    assert wide.strength[[he, she]].tolist() == [1.0, 1.0]
+    assert (wide.strength > 0).sum() <= 6
+
+
+def test_a_tilt_is_what_the_model_says_next(tmp_path: Path) -> None:
+    lm = tiny_lm("llama")
+    weights = torch.zeros(len(lm.head.weight), 2)
+    weights[10, 0] = weights[11, 1] = 1.0
+    token = lm.split("a", " nurse")[1][0]
+    found = tilt(lm, [token], "The", " said that", weights, quiet_run(tmp_path))
+    ids = [*lm.encode(["The"])[0], token, *lm.tokenizer(" said that", add_special_tokens=False).input_ids]
+    with torch.no_grad():
+        p = lm.model(input_ids=torch.tensor([ids])).logits[0, -1].softmax(-1)
+    expected = (p[10].log() - p[11].log()) / 2
+    assert found[0].tolist() == pytest.approx([float(expected), -float(expected)], rel=1e-4)
+
+
+def test_the_commonest_words_are_whole_ones_of_most_texts() -> None:
+    lm = tiny_lm("llama")
+    whole = [token for token in range(700) if re.fullmatch(" [A-Za-z]{2,}", lm.tokenizer.decode([token]))][:3]
+    piece = next(token for token in range(5, 700) if not lm.tokenizer.decode([token]).startswith(" "))
+    texts = [[whole[0], piece, whole[1]], [whole[1], piece], [whole[1], whole[0], whole[2], whole[2]], [piece]]
+    assert commonest_words(lm, texts, 9) == [whole[1], whole[0], whole[2]]
+    assert commonest_words(lm, texts, 1) == [whole[1]]
 
 
 def test_the_lead_is_what_a_loop_says() -> None:

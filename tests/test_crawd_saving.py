@@ -50,7 +50,8 @@ for name, auto in {auto}.items():
     given = torch.load(folder / "expected.pt")
     with torch.no_grad():
         found = model(**given["inputs"]).logits
-        assert torch.equal(found, given["logits"]), (found - given["logits"]).abs().max()
+        # Another process may add up in another order.
+        assert torch.allclose(found, given["logits"], atol=1e-5), (found - given["logits"]).abs().max()
         model.save_pretrained(folder / {again!r})
         again = getattr(transformers, auto).from_pretrained(folder / {again!r}, **{how})
         assert torch.equal(again(**given["inputs"]).logits, found)

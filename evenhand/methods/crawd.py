@@ -9,6 +9,7 @@ n rows, s positions, m positions whose next token counts, v vocabulary, k associ
 
 import math
 import re
+from collections import Counter
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import pandas as pd
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 from transformers.modeling_outputs import BaseModelOutput
 
-from evenhand.association import Association, associated, attributes_of, looks_at
+from evenhand.association import Association, associated, attributes_of, looks_at, widened
 from evenhand.attending import layer_looks
 from evenhand.config import Refusal, options
 from evenhand.crawd_layer import CrawdConfig, given, insert, riding
@@ -59,6 +60,8 @@ class CrAWD(TextMethod):
     as printed, what the chosen attention weights are multiplied by."""
     share: float = Field(1.0, ge=0, le=1)
     """The share of positions, or of attention weights, that decays: the most strongly associated (the top K %)."""
+    context: int = Field(0, ge=0)
+    """How many of the texts' commonest words are also read in sentences, to find what is associated only in context."""
     pull: float = Field(1.0, ge=0)
     """How strongly a lead that is too large is pulled back."""
     signal: float = Field(1.0, ge=0, le=1)
@@ -134,6 +137,9 @@ class CrAWD(TextMethod):
         if self.decays == "attention":
             return Printed(lm, self, state["reference"])
         found = [associated(lm, name, words) for name, words in state["words"].items()]
+        if self.context and lm.kind == "causal":
+            common = commonest_words(lm, encoded, self.context)
+            found = [widened(lm, each, common, run) for each in found]
         run.save("association.parquet", pd.DataFrame([line for each in found for line in each.listed(lm, LISTED)]))
         said = set().union(*encoded)
         spoken = []
@@ -324,6 +330,14 @@ def watch(found: Association) -> Watched:
     """The tokens of an association, ready to be looked up."""
     tokens = found.strength.nonzero()[:, 0]
     return Watched(tokens, found.strength[tokens].log(), found.side[tokens], found.strength >= NAMING)
+
+
+def commonest_words(lm: LM, encoded: list[list[int]], most: int) -> list[int]:
+    """The tokens that are a whole word inside a text, those of most texts first."""
+    count = Counter(token for ids in encoded for token in set(ids))
+    texts = {token: lm.tokenizer.decode([token]) for token in count}
+    whole = [token for token, _ in count.most_common() if re.fullmatch(r" [A-Za-z]{2,}", texts[token])]
+    return whole[:most]
 
 
 def unnamed(batch: Batch, naming: Tensor) -> Tensor:
