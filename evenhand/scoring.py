@@ -238,14 +238,16 @@ def masked_logprobs(lm: LM, items: Sequence[tuple[Sequence[int], int, int]], run
     return np.array([by_item[tuple(ids), place, token] for ids, place, token in items])
 
 
-def vectors(lm: LM, texts: Sequence[str], run: Run, what: str) -> np.ndarray:
-    """The mean of each text's last hidden states (after the final norm), special tokens included. [n, d]"""
+def vectors(lm: LM, texts: Sequence[str], run: Run, what: str, *, started: bool = False) -> np.ndarray:
+    """The mean of each text's last hidden states (after the final norm), special tokens included; `started` reads a
+    text behind the start token, as inside a longer one, and leaves that token out of the mean. [n, d]"""
     distinct = list(dict.fromkeys(texts))
-    encoded = lm.encode(distinct)
+    encoded = [[lm.start, *lm.split("a", f" {text}")[1]] for text in distinct] if started else lm.encode(distinct)
     body = lm.model.get_encoder() if lm.kind == "seq2seq" else lm.model.base_model
     fits(lm, max(map(len, encoded)), what)
     # The prefix stands before every text and is no part of it.
     skipped = len(lm.opened(lm.tokenizer(lm.prefix.rstrip(" ")).input_ids)) if lm.prefix else 0
+    skipped = 1 if started else skipped
 
     @torch.inference_mode()
     def embed(part: list[int]) -> list[tuple[int, np.ndarray]]:

@@ -222,6 +222,18 @@ def test_contextual_weat_is_what_one_word_at_a_time_gives(family: str, tmp_path:
     assert table["id"].tolist() == targets
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_started_word_stands_behind_the_start_token_and_is_read_without_it(family: str, tmp_path: Path) -> None:
+    """With one start token whether the tokenizer gives one or not, and with the space a word has inside a text."""
+    lm = tiny_lm(family)
+    found = scoring.vectors(lm, ["nurse", "she"], quiet_run(tmp_path), "weat", started=True)
+    for vector, word in zip(found, ("nurse", "she"), strict=True):
+        ids = [lm.start, *lm.tokenizer(f" {word}", add_special_tokens=False).input_ids]
+        with torch.no_grad():
+            states = lm.model.base_model(input_ids=torch.tensor([ids])).last_hidden_state[0, 1:]
+        assert vector == pytest.approx(states.mean(0).double().numpy(), abs=1e-5)
+
+
 def test_static_weat_reads_the_embeddings_of_a_word_inside_a_text(lm: LM, tmp_path: Path) -> None:
     rows = WordSets(tests=("gender-science",)).take()
     table = WEAT(space="static").score(lm, rows, quiet_run(tmp_path))
@@ -238,7 +250,7 @@ def test_static_weat_reads_the_embeddings_of_a_word_inside_a_text(lm: LM, tmp_pa
     assert WEAT().of(table) != pytest.approx(WEAT().of(contextual), abs=1e-3)
 
 
-@pytest.mark.parametrize("metric", [WEAT(), WEAT(space="static"), SEAT()])
+@pytest.mark.parametrize("metric", [WEAT(), WEAT(space="started"), WEAT(space="static"), SEAT()])
 def test_scores_do_not_depend_on_the_batch(
     metric: WEAT | SEAT, lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

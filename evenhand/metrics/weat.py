@@ -9,6 +9,7 @@ from evenhand.config import options
 from evenhand.lm import LM
 from evenhand.metrics._association import Association
 from evenhand.run import Run
+from evenhand.scoring import vectors
 
 __all__ = ["WEAT"]
 
@@ -24,11 +25,16 @@ class WEAT(Association):
         "0 is no difference, 0.8 is called large, 2 is the most."
     )
 
-    space: Literal["contextual", "static"] = "contextual"
-    """A word's vector: its last hidden states, or its input embeddings (which LoRA on the blocks never changes)."""
+    space: Literal["contextual", "started", "static"] = "contextual"
+    """A word's vector: its last hidden states, the word read alone; the same behind a start token, which a model whose
+    tokenizer gives none needs, because its first token's state is much the same whatever the token; or its input
+    embeddings (which LoRA on the blocks never changes)."""
 
     def embed(self, lm: LM, texts: list[str], run: Run) -> np.ndarray:
         """The vector of each word, read alone or looked up. [n, d]"""
+        if self.space == "started":
+            lm.require("causal", "weat with space=started")
+            return vectors(lm, texts, run, self.label, started=True)
         return static_vectors(lm, texts) if self.space == "static" else super().embed(lm, texts, run)
 
 
