@@ -335,7 +335,7 @@ def watch(found: Association) -> Watched:
 def commonest_words(lm: LM, encoded: list[list[int]], most: int) -> list[int]:
     """The tokens that are a whole word inside a text, those of most texts first."""
     count = Counter(token for ids in encoded for token in set(ids))
-    texts = {token: lm.tokenizer.decode([token]) for token in count}
+    texts = {token: str(lm.tokenizer.decode([token])) for token in count}
     whole = [token for token, _ in count.most_common() if re.fullmatch(r" [A-Za-z]{2,}", texts[token])]
     return whole[:most]
 
