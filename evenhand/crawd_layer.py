@@ -297,11 +297,11 @@ class CrawdHead(nn.Module):
         return self.head(self.fuse(both).to(states.dtype))
 
     @torch.no_grad()
-    def attention(self, states: Tensor, x_mask: Tensor | None = None) -> Attention:
+    def attention(self, states: Tensor) -> Attention:
         """The weights on the remembered reference for what the head reads [n, s, d], before and after the decay."""
         dtype = self.block.norm.weight.dtype
         beta = self.block.weights(states.to(dtype), self.block.reference.to(dtype))
-        return Attention(beta, self.block.decayed(beta, x_mask))
+        return Attention(beta, self.block.decayed(beta))
 
 
 @contextlib.contextmanager

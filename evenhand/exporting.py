@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from evenhand.config import Refusal
 from evenhand.crawd_layer import CrawdHead
 from evenhand.lm import LM
-from evenhand.methods._texts import batched, next_tokens
+from evenhand.methods._texts import batched
 from evenhand.modeling_crawd import CrawdForCausalLM, CrawdForSeq2SeqLM
 from evenhand.run import Run, is_finished, is_main
 
@@ -80,9 +81,17 @@ def largest_difference(one: LM, other: LM) -> float:
     """The largest difference between two models' logits on a few texts."""
     worst = 0.0
     for ids in one.encode(PROBES):
-        answers = [next_tokens(lm, batched(lm, [ids])).to(one.device) for lm in (one, other)]
+        answers = [every_logit(lm, ids).to(one.device) for lm in (one, other)]
         worst = max(worst, float((answers[0] - answers[1]).abs().max()))
     return worst
+
+
+def every_logit(lm: LM, ids: list[int]) -> Tensor:
+    """The logits at every position of a text; an encoder-decoder reads its first half and writes the second. [s, v]"""
+    batch = batched(lm, [ids])
+    if batch.source is None:
+        return lm.model(input_ids=batch.ids).logits[0]
+    return lm.model(input_ids=batch.source.ids, decoder_input_ids=batch.ids).logits[0]
 
 
 def model_card(folder: Path) -> str:
